@@ -11,7 +11,7 @@
 #include "backend/cuda/cuda_draft.h"
 #include "backend/cuda/kv_copier.h"
 #include "backend/cuda/layout/model.h"
-#include "backend/cuda/ops/linear.h"
+#include "backend/cuda/ops/layer_ops.h"
 #include "backend/cuda/ops/moe.h"
 #include "backend/cuda/ops/select.h"
 #include "backend/cuda/runtime/launch_log.h"
@@ -101,8 +101,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   Status begin_graph();
   template <typename Body>
   void timed(Op op, double bytes, double flops, Body&& body);
-  Norm norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows,
-               const DeferredResidual& deferred);
+  NormRows norm_rows(int code, int rows, const DeferredResidual& deferred);
   LinearSetup linear_setup() { return {target_, model_.slab_layout, tiles_.as<void>(), stream_}; }
   const int32_t* input(int offset) const { return step_io_.input(offset); }
   double expected_experts() const;

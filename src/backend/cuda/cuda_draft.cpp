@@ -6,7 +6,6 @@
 
 #include "backend/cuda/kernels/sm120/gemm.h"
 #include "backend/cuda/kernels/sm90/gemm_wgmma.h"
-#include "backend/cuda/ops/attention.h"
 #include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/weights/upload.h"
 #include "base/error.h"
@@ -16,7 +15,6 @@ namespace moesaic::cuda {
 namespace {
 
 constexpr int kFirstLogitRows = 64;  // for which room is allocated with the head, and counted
-constexpr float kNoLimit = 1e30f;    // of SwiGLU
 
 }  // namespace
 
@@ -32,21 +30,14 @@ CudaDraftHead::~CudaDraftHead() {
 
 // ---- loading ----
 
-Status CudaDraftHead::load(const Eagle3Config& config, const Eagle3Weights& weights) {
-  if (shared_.model.config.layers == 0) return invalid("draft head: load a model before it");
-  if (shared_.cache_allocated()) return invalid("draft head: load it before the KV cache is allocated");
-  RETURN_IF_ERROR(validate(config, shared_.model.config));
-  RETURN_IF_ERROR(validate_shapes(weights, config));
-  ASSIGN_OR_RETURN(const std::vector<int> boundaries, tap_boundaries(config, shared_.model.config));
+Status CudaDraftHead::load_weights(const Eagle3Weights& weights) {
   const DeviceGuard guard(shared_.options.device);
   RETURN_IF_ERROR(guard.status());
-  unload();
   Uploader up;
   RETURN_IF_ERROR(up.open(shared_.stream, {}));
-  ASSIGN_OR_RETURN(weights_, load_draft_weights(config, weights, shared_.options, up));
-  config_ = config, target_ids_ = weights.target_ids;
-  RETURN_IF_ERROR(allocate(wanted(arena_, config), "the draft head's activations"));
-  RETURN_IF_ERROR(allocate_rounds(config, kFirstLogitRows, first_rows()));
+  ASSIGN_OR_RETURN(weights_, load_draft_weights(config(), weights, shared_.options, up));
+  RETURN_IF_ERROR(allocate(wanted(arena_, config()), "the draft head's activations"));
+  RETURN_IF_ERROR(allocate_rounds(config(), kFirstLogitRows, first_rows()));
   if (copies_ == nullptr)
     RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking), "stream"));
   for (Flight& flight : flights_) {
@@ -58,18 +49,17 @@ Status CudaDraftHead::load(const Eagle3Config& config, const Eagle3Weights& weig
         RETURN_IF_ERROR(check(cudaEventCreateWithFlags(event, cudaEventDefault), "event"));
     }
   }
-  weight_bytes_ = memory(config, weights, {})[0].bytes;
-  boundaries_ = boundaries;
   return {};
 }
 
-void CudaDraftHead::unload() {
-  boundaries_.clear(), weights_ = {}, arena_ = {}, k_ = {}, v_ = {}, tapped_ = begun_ = false;
-  buffers_ = {}, most_logit_rows_ = most_rows_ = 0;
+void CudaDraftHead::drop() {
+  const DeviceGuard guard(shared_.options.device);
+  weights_ = {}, arena_ = {}, buffers_ = {}, tapped_ = begun_ = false;
+  most_logit_rows_ = most_rows_ = 0;
 }
 
 Status CudaDraftHead::set_taps(const std::vector<int>& boundaries) {
-  ASSIGN_OR_RETURN(boundaries_, tap_boundaries(config_, shared_.model.config, boundaries));
+  RETURN_IF_ERROR(Eagle3Head::set_taps(boundaries));
   tapped_ = false;
   const DeviceGuard guard(shared_.options.device);
   return shared_.retire_graphs();
@@ -128,8 +118,7 @@ double CudaDraftHead::kv_token_bytes(const Eagle3Config& c) const {
   return 2.0 * static_cast<double>(kv_element_bytes()) * c.kv_size();
 }
 
-std::vector<MemoryPart> CudaDraftHead::memory(const Eagle3Config& config, const Eagle3Weights& weights,
-                                              const KvLayout& layout) const {
+double CudaDraftHead::weight_bytes(const Eagle3Config& config, const Eagle3Weights& weights) const {
   Uploader counter;
   double bytes = 0;
   // What cannot be counted is refused by load().
@@ -138,25 +127,17 @@ std::vector<MemoryPart> CudaDraftHead::memory(const Eagle3Config& config, const 
   }
   Arena arena;
   RoundBuffers rounds;
-  bytes += sum(wanted(arena, config)) + sum(wanted(rounds, config, kFirstLogitRows, first_rows()));
-  return {
-      {kDraftHeadPart, bytes},
-      {kDraftCachePart, kv_token_bytes(config) * layout.page_tokens * layout.full_pages, MemoryKind::kCache}};
-}
-
-std::vector<MemoryPart> CudaDraftHead::memory(const KvLayout& layout) const {
-  return {{kDraftHeadPart, weight_bytes_},
-          {kDraftCachePart, kv_token_bytes(config_) * layout.page_tokens * layout.full_pages,
-           MemoryKind::kCache}};
+  return bytes + sum(wanted(arena, config)) + sum(wanted(rounds, config, kFirstLogitRows, first_rows()));
 }
 
 // Zeros: places that were never written are wrong, but finite.
-Status CudaDraftHead::alloc_kv() {
-  k_ = {}, v_ = {};
+Status CudaDraftHead::allocate_cache() {
+  Layer& layer = weights_.layer;
+  layer.k = {}, layer.v = {};
   const size_t bytes = static_cast<size_t>(shared_.layout.full_pages) * kPageTokens *
-                       static_cast<size_t>(config_.kv_size()) * kv_element_bytes();
-  ASSIGN_OR_RETURN(k_, DeviceBuffer::allocate(bytes, kDraftCachePart));
-  ASSIGN_OR_RETURN(v_, DeviceBuffer::allocate(bytes, kDraftCachePart));
+                       static_cast<size_t>(config().kv_size()) * kv_element_bytes();
+  ASSIGN_OR_RETURN(layer.k, DeviceBuffer::allocate(bytes, kDraftCachePart));
+  ASSIGN_OR_RETURN(layer.v, DeviceBuffer::allocate(bytes, kDraftCachePart));
   return {};
 }
 
@@ -168,14 +149,14 @@ void CudaDraftHead::begin_step(const Batch& batch) {
 }
 
 Status CudaDraftHead::tap(int boundary, const float* x, int rows, const DeferredResidual& deferred) {
-  for (size_t i = 0; i < boundaries_.size(); ++i) {
-    if (boundaries_[i] != boundary) continue;
+  for (size_t i = 0; i < boundaries().size(); ++i) {
+    if (boundaries()[i] != boundary) continue;
     RETURN_IF_ERROR(cuda::tap({.x = x,
                                .deferred = deferred,
                                .rows = rows,
-                               .hidden = config_.hidden,
-                               .out = arena_.taps.as<float>() + i * config_.hidden,
-                               .stride = config_.features()},
+                               .hidden = config().hidden,
+                               .out = arena_.taps.as<float>() + i * config().hidden,
+                               .stride = config().features()},
                               shared_.stream));
   }
   return {};
@@ -184,9 +165,9 @@ Status CudaDraftHead::tap(int boundary, const float* x, int rows, const Deferred
 // ---- a draft ----
 
 Status CudaDraftHead::draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) {
-  if (!loaded() || k_.bytes() == 0) return invalid("draft head: load one, then the KV cache");
+  RETURN_IF_ERROR(ready());
   if (!tapped_) return invalid("draft head: there was no step before");
-  RETURN_IF_ERROR(validate(sequences, tokens.size(), batch_, config_, shared_.layout));
+  RETURN_IF_ERROR(validate(sequences, tokens.size(), batch_, config(), shared_.layout));
   if (sequences.empty()) return {};
   const DeviceGuard guard(shared_.options.device);
   RETURN_IF_ERROR(guard.status());
@@ -195,22 +176,24 @@ Status CudaDraftHead::draft(std::span<const DraftSequence> sequences, std::span<
   ++drafts_;
   RETURN_IF_ERROR(make_room());
   RETURN_IF_ERROR(send());
-  RETURN_IF_ERROR(run_rounds());
+  RETURN_IF_ERROR(run());
   RETURN_IF_ERROR(check(cudaEventRecord(flight().done, shared_.stream), "draft"));
   return tokens.empty() ? Status() : collect(sequences, tokens);
 }
 
 bool CudaDraftHead::drafts_ahead() const {
-  return loaded() && !trace_ && select(SampleShape{config_.draft_vocab}, shared_.target).ok();
+  return loaded() && !traced() && select(SampleShape{config().draft_vocab}, shared_.target).ok();
 }
 
 // Everything is given to the stream, and the next step may follow at once.
 Result<int> CudaDraftHead::begin_draft(std::span<const SequenceAhead> sequences) {
-  if (!drafts_ahead() || k_.bytes() == 0) return invalid("draft head: load one, then the KV cache");
+  RETURN_IF_ERROR(ready());
+  if (!drafts_ahead())
+    return invalid("draft head: this device, or a head that is traced, drafts behind a step");
   if (!tapped_ || step_.tokens == nullptr)
     return invalid("draft head: there was no step before that sampled");
   if (sequences.empty()) return invalid("draft head: no sequence to begin with");
-  RETURN_IF_ERROR(validate(sequences, batch_, config_, shared_.layout));
+  RETURN_IF_ERROR(validate(sequences, batch_, config(), shared_.layout));
   const DeviceGuard guard(shared_.options.device);
   RETURN_IF_ERROR(guard.status());
   host_chooses_ = false;
@@ -223,7 +206,7 @@ Result<int> CudaDraftHead::begin_draft(std::span<const SequenceAhead> sequences)
   RETURN_IF_ERROR(check(cudaEventRecord(flight.from, shared_.stream), "draft"));
   RETURN_IF_ERROR(send());
   RETURN_IF_ERROR(hold());
-  RETURN_IF_ERROR(run_rounds());
+  RETURN_IF_ERROR(run());
   RETURN_IF_ERROR(keep());
   begun_ = true;
   return drafts_;
@@ -280,11 +263,9 @@ Status CudaDraftHead::keep() {
   return check(cudaEventRecord(flight.done, shared_.stream), "draft");
 }
 
-Status CudaDraftHead::run_rounds() {
+Status CudaDraftHead::run() {
   RETURN_IF_ERROR(rotate());
-  for (int round = 0; round < static_cast<int>(input_.rounds.size()); ++round)
-    RETURN_IF_ERROR(run_round(round));
-  return {};
+  return run_rounds();
 }
 
 // Buffers grow while nothing runs.
@@ -306,7 +287,7 @@ Status CudaDraftHead::make_room() {
       return std::max(before, static_cast<int>(std::bit_ceil(static_cast<unsigned>(wanted))));
     };
     const int logit_rows = grown(most_logit_rows_, rows), all_rows = grown(most_rows_, input_.rows);
-    RETURN_IF_ERROR(allocate_rounds(config_, logit_rows, all_rows));
+    RETURN_IF_ERROR(allocate_rounds(config(), logit_rows, all_rows));
   }
   if (host_chooses_ && pinned_logits_.bytes() < buffers_.logits.bytes()) {
     ASSIGN_OR_RETURN(pinned_logits_, PinnedBuffer::allocate(buffers_.logits.bytes()));
@@ -330,33 +311,24 @@ Status CudaDraftHead::send() {
 
 Status CudaDraftHead::rotate() {
   return rotations(input(input_.positions), input_.rows, weights_.inverse_frequency.as<double>(),
-                   config_.head_dim / 2, weights_.rope.attention_factor, buffers_.rotation.as<float2>(),
+                   config().head_dim / 2, weights_.rope.attention_factor, buffers_.rotation.as<float2>(),
                    shared_.stream);
 }
 
-Status CudaDraftHead::run_round(int round) {
-  const DraftRoundInput& r = input_.rounds[round];
-  for (int first = 0; first < r.rows; first += rows_at_once())
-    RETURN_IF_ERROR(take_in(round, first, std::min(rows_at_once(), r.rows - first)));
-  // Of the other rows nothing is wanted but K and V.
-  if (r.logit_rows == 0) return {};
-  RETURN_IF_ERROR(attend(r));
-  RETURN_IF_ERROR(mlp(r.logit_rows));
-  RETURN_IF_ERROR(score(r.logit_rows));
-  RETURN_IF_ERROR(host_chooses_ ? choose_on_host(round) : choose(round));
-  return round + 1 < static_cast<int>(input_.rounds.size()) ? begin_next(round) : Status();
+Eagle3Head::RoundSize CudaDraftHead::size_of(int round) const {
+  if (round >= std::ssize(input_.rounds)) return {};
+  return {input_.rounds[round].rows, input_.rounds[round].logit_rows};
 }
 
-// fc of the taps of these rows of the first round.
-Status CudaDraftHead::fuse(const DraftRoundInput& r, int first, int rows) {
+Status CudaDraftHead::fuse(const Part& part) {
   const bool bf16 = takes_bf16(weights_.fc.kind);
   const float factor = bf16 ? 1.0f : weights_.fc_factor;
   RETURN_IF_ERROR(fuse_taps({.taps = arena_.taps.as<float>(),
-                             .sources = input(r.sources + first),
-                             .rows = rows,
-                             .count = static_cast<int>(boundaries_.size()),
-                             .hidden = config_.hidden,
-                             .eps = static_cast<float>(config_.rms_eps),
+                             .sources = input(input_.rounds[part.round].sources + part.first),
+                             .rows = part.rows,
+                             .count = static_cast<int>(boundaries().size()),
+                             .hidden = config().hidden,
+                             .eps = static_cast<float>(config().rms_eps),
                              .factor = factor,
                              .input_norm = weights_.input_norm.as<float>(),
                              .fc_norms = weights_.fc_norms.as<float>(),
@@ -364,136 +336,112 @@ Status CudaDraftHead::fuse(const DraftRoundInput& r, int first, int rows) {
                              .bf16 = bf16},
                             shared_.stream));
   return linear(
-      weights_.fc, Activations{.x = arena_.fused.as<void>(), .factor = 1.0f / factor, .tokens = rows},
-      Store{.out = buffers_.features.as<float>(), .stride = config_.hidden, .rows = config_.hidden}, setup());
+      weights_.fc, Activations{.x = arena_.fused.as<void>(), .factor = 1.0f / factor, .tokens = part.rows},
+      Store{.out = buffers_.features.as<float>(), .stride = config().hidden, .rows = config().hidden},
+      setup());
 }
 
-// K and V of these rows of the round; Q, and the residual, of those whose logits are wanted.
-Status CudaDraftHead::take_in(int round, int first, int rows) {
-  const DraftRoundInput& r = input_.rounds[round];
-  const bool bf16 = takes_bf16(weights_.qkv.kind), all = rows == r.rows && rows == r.logit_rows;
-  const float factor = bf16 ? 1.0f : weights_.joined_factor;
-  if (round == 0) RETURN_IF_ERROR(fuse(r, first, rows));
-  RETURN_IF_ERROR(join_inputs(
-      {.embed = raw_of(weights_.embed.cols > 0 ? weights_.embed : shared_.model.embed),
-       .tokens = input(r.tokens + first),
-       .features =
-           buffers_.features.as<float>() + (round == 0 ? 0 : static_cast<int64_t>(first) * config_.hidden),
-       .places = input(r.places + first),
-       .rows = rows,
-       .hidden = config_.hidden,
-       .eps = static_cast<float>(config_.rms_eps),
-       .factor = factor,
-       .embed_norm = weights_.embed_norm.as<float>(),
-       .hidden_norm = weights_.hidden_norm.as<float>(),
-       .normed_residual = config_.norm_before_residual,
-       .out = arena_.joined.as<void>(),
-       .bf16 = bf16,
-       .residual = buffers_.residual.as<float>()},
-      shared_.stream));
-  RETURN_IF_ERROR(linear(weights_.qkv,
-                         Activations{.x = arena_.joined.as<void>(), .factor = 1.0f / factor, .tokens = rows},
-                         Qkv{.bias = weights_.qkv_bias.as<float>(),
-                             .head_dim = config_.head_dim,
-                             .heads = config_.heads,
-                             .kv_heads = config_.kv_heads,
-                             .rotation = buffers_.rotation.as<float2>() +
-                                         static_cast<int64_t>(r.first_row + first) * (config_.head_dim / 2),
-                             .q = (all ? buffers_.placed_q : arena_.q).as<__nv_bfloat16>(),
-                             .k = k_.as<void>(),
-                             .v = v_.as<void>(),
-                             .fp8 = shared_.options.kv == KvFormat::kFp8,
-                             .slots = input(r.slots + first)},
-                         setup()));
+// The factor of the rows that join() leaves for Q, K and V.
+float CudaDraftHead::joined_factor() const {
+  return takes_bf16(weights_.layer.qkv.kind) ? 1.0f : weights_.joined_factor;
+}
+
+Status CudaDraftHead::join(const Part& part) {
+  const DraftRoundInput& r = input_.rounds[part.round];
+  // The features of the first round are those of the part alone.
+  const int64_t first = part.round == 0 ? 0 : part.first;
+  return join_inputs({.embed = raw_of(weights_.embed.cols > 0 ? weights_.embed : shared_.model.embed),
+                      .tokens = input(r.tokens + part.first),
+                      .features = buffers_.features.as<float>() + first * config().hidden,
+                      .places = input(r.places + part.first),
+                      .rows = part.rows,
+                      .hidden = config().hidden,
+                      .eps = static_cast<float>(config().rms_eps),
+                      .factor = joined_factor(),
+                      .embed_norm = weights_.embed_norm.as<float>(),
+                      .hidden_norm = weights_.hidden_norm.as<float>(),
+                      .normed_residual = config().norm_before_residual,
+                      .out = arena_.joined.as<void>(),
+                      .bf16 = takes_bf16(weights_.layer.qkv.kind),
+                      .residual = buffers_.residual.as<float>()},
+                     shared_.stream);
+}
+
+Status CudaDraftHead::qkv(const Part& part) {
+  const DraftRoundInput& r = input_.rounds[part.round];
+  const bool all = part.rows == r.rows && part.rows == r.logit_rows;
+  RETURN_IF_ERROR(cuda::qkv(
+      weights_.layer,
+      Activations{.x = arena_.joined.as<void>(), .factor = 1.0f / joined_factor(), .tokens = part.rows},
+      {.rotation = buffers_.rotation.as<float2>() +
+                   static_cast<int64_t>(r.first_row + part.first) * (config().head_dim / 2),
+       .slots = input(r.slots + part.first),
+       .q = (all ? buffers_.placed_q : arena_.q).as<__nv_bfloat16>()},
+      setup()));
   // Decoding attention reads all pages but a row's last before the kernel before it has ended. Where a
   // sequence has several rows, this copy stands between it and the kernel that wrote them.
   if (all) return {};
   return place_rows({.from = arena_.q.as<void>(),
-                     .places = input(r.places + first),
-                     .rows = rows,
-                     .width = config_.q_size(),
+                     .places = input(r.places + part.first),
+                     .rows = part.rows,
+                     .width = config().q_size(),
                      .to = buffers_.placed_q.as<void>()},
                     shared_.stream);
 }
 
-Status CudaDraftHead::attend(const DraftRoundInput& r) {
-  const Attention p{.q = buffers_.placed_q.as<__nv_bfloat16>(),
-                    .k = k_.as<void>(),
-                    .v = v_.as<void>(),
-                    .fp8 = shared_.options.kv == KvFormat::kFp8,
-                    .sinks = weights_.sinks.as<float>(),
-                    .pages = input(input_.pages),
-                    .heads = config_.heads,
-                    .kv_heads = config_.kv_heads,
-                    .head_dim = config_.head_dim,
-                    .window = config_.window,
-                    .out = buffers_.attended.as<void>(),
-                    .bf16 = takes_bf16(weights_.o.kind),
-                    .tiles = reinterpret_cast<const RowTile*>(input(r.tiles)),
-                    .tile_count = r.logit_rows,
-                    .kv_splits = r.kv_splits};
-  RETURN_IF_ERROR(cuda::attend(p, !shared_.target.batch_invariant, shared_.target, shared_.stream));
-  return linear(weights_.o, Activations{.x = buffers_.attended.as<void>(), .tokens = r.logit_rows},
-                Store{.out = buffers_.residual.as<float>(),
-                      .stride = config_.hidden,
-                      .rows = config_.hidden,
-                      .add = true},
-                setup());
+Status CudaDraftHead::attend(int round, int logit_rows) {
+  const DraftRoundInput& r = input_.rounds[round];
+  RETURN_IF_ERROR(cuda::attend(weights_.layer,
+                               {.q = buffers_.placed_q.as<__nv_bfloat16>(),
+                                .pages = input(input_.pages),
+                                .out = buffers_.attended.as<void>(),
+                                .tiles = input(r.tiles),
+                                .tile_count = logit_rows,
+                                .kv_splits = r.kv_splits,
+                                .decode = !shared_.target.batch_invariant},
+                               setup()));
+  return project(weights_.layer, buffers_.attended.as<void>(), logit_rows, buffers_.residual.as<float>(),
+                 setup());
 }
 
-// Of the residual, for the matrix `next`.
-Norm CudaDraftHead::norm_of(const DeviceBuffer& weight, float factor, const Matrix& next, int rows) {
-  const bool bf16 = takes_bf16(next.kind);
-  return {.x = buffers_.residual.as<float>(),
-          .rows = rows,
-          .hidden = config_.hidden,
-          .eps = static_cast<float>(config_.rms_eps),
-          .factor = bf16 ? 1.0f : factor,
-          .weight = weight.as<float>(),
-          .out = buffers_.normed.as<void>(),
-          .bf16 = bf16,
-          .fault = arena_.fault.as<int>(),
-          .code = 1};
+Norm CudaDraftHead::norm_of_residual(const DeviceBuffer& weight, float factor, Kind next, int rows) const {
+  return norm_of({.x = buffers_.residual.as<float>(),
+                  .rows = rows,
+                  .hidden = config().hidden,
+                  .eps = config().rms_eps,
+                  .out = buffers_.normed.as<void>(),
+                  .fault = arena_.fault.as<int>(),
+                  .code = 1},
+                 weight, factor, next);
 }
 
-// silu(gate) * up is gpt-oss's gate * sigmoid(alpha gate) * (up + 1) with alpha 1 and up less by 1.
-Status CudaDraftHead::mlp(int rows) {
-  const Norm n = norm_of(weights_.mlp_norm, weights_.mlp_factor, weights_.gate_up, rows);
-  RETURN_IF_ERROR(norm(n, shared_.stream));
-  const int tile = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
-  RETURN_IF_ERROR(gemm(weights_.gate_up,
-                       Activations{.x = n.out, .factor = 1.0f / n.factor, .tokens = rows, .tile = tile},
-                       SwiGlu{.out = buffers_.middle.as<void>(),
-                              .bf16 = takes_bf16(weights_.down.kind),
-                              .intermediate = config_.intermediate,
-                              .gate_bias = weights_.gate_bias.as<float>(),
-                              .up_bias = weights_.up_bias.as<float>(),
-                              .alpha = 1,
-                              .limit = kNoLimit},
-                       shared_.stream));
-  return linear(weights_.down, Activations{.x = buffers_.middle.as<void>(), .tokens = rows},
-                Store{.out = buffers_.residual.as<float>(),
-                      .stride = config_.hidden,
-                      .rows = config_.hidden,
-                      .add = true},
-                setup());
+Status CudaDraftHead::mlp(int logit_rows) {
+  const Layer& layer = weights_.layer;
+  return dense_mlp(layer, norm_of_residual(layer.mlp_norm, layer.mlp_factor, layer.gate_up.kind, logit_rows),
+                   buffers_.middle.as<void>(), setup());
 }
 
-Status CudaDraftHead::score(int rows) {
-  Norm n = norm_of(weights_.norm, weights_.norm_factor, lm_head(), rows);
+Status CudaDraftHead::unembed(int logit_rows) {
+  Norm n = norm_of_residual(weights_.norm, weights_.norm_factor, lm_head().kind, logit_rows);
   const Store out{
-      .out = buffers_.logits.as<float>(), .stride = config_.draft_vocab, .rows = config_.draft_vocab};
-  if (!config_.norm_output) return linear(lm_head(), n, out, setup());
+      .out = buffers_.logits.as<float>(), .stride = config().draft_vocab, .rows = config().draft_vocab};
+  if (!config().norm_output) return linear(lm_head(), n, out, setup());
   n.out_f32 = buffers_.output.as<float>();
   RETURN_IF_ERROR(norm(n, shared_.stream));
-  return linear(lm_head(), Activations{.x = n.out, .factor = 1.0f / n.factor, .tokens = rows}, out, setup());
+  return linear(lm_head(), Activations{.x = n.out, .factor = 1.0f / n.factor, .tokens = logit_rows}, out,
+                setup());
 }
 
 Status CudaDraftHead::choose(int round) {
+  RETURN_IF_ERROR(host_chooses_ ? choose_on_host(round) : choose_on_device(round));
+  return round + 1 < std::ssize(input_.rounds) ? begin_next(round) : Status();
+}
+
+Status CudaDraftHead::choose_on_device(int round) {
   const DraftRoundInput& r = input_.rounds[round];
   return sample({.logits = buffers_.logits.as<float>(),
                  .rows = r.logit_rows,
-                 .vocab = config_.draft_vocab,
+                 .vocab = config().draft_vocab,
                  .sampling = reinterpret_cast<const DeviceSampling*>(input(r.sampling)),
                  .fault = input(input_.zero),
                  .sampled_tokens = chosen(round),
@@ -504,7 +452,7 @@ Status CudaDraftHead::choose(int round) {
 
 Status CudaDraftHead::choose_on_host(int round) {
   const DraftRoundInput& r = input_.rounds[round];
-  const auto width = static_cast<size_t>(config_.draft_vocab), rows = static_cast<size_t>(r.logit_rows);
+  const auto width = static_cast<size_t>(config().draft_vocab), rows = static_cast<size_t>(r.logit_rows);
   RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<void>(), buffers_.logits.as<void>(),
                                         rows * width * sizeof(float), cudaMemcpyDeviceToHost, shared_.stream),
                         "draft"));
@@ -514,8 +462,8 @@ Status CudaDraftHead::choose_on_host(int round) {
     if (d.round != round) continue;
     const std::span<const float> logits(pinned_logits_.as<float>() + static_cast<size_t>(d.place) * width,
                                         width);
-    to[d.place] = choose_token(logits, target_ids_, d.sampling);
-    if (trace_) trace_(d.sequence, logits);
+    to[d.place] = choose_token(logits, target_ids(), d.sampling);
+    if (traced()) traced()(d.sequence, logits);
   }
   return check(
       cudaMemcpyAsync(chosen(round), to, rows * sizeof(int32_t), cudaMemcpyHostToDevice, shared_.stream),
@@ -527,9 +475,9 @@ Status CudaDraftHead::begin_next(int round) {
   return next_round({.kept = input(next.sources),
                      .chosen = chosen(round),
                      .ids = host_chooses_ ? nullptr : weights_.ids.as<int32_t>(),
-                     .from = (config_.norm_output ? buffers_.output : buffers_.residual).as<float>(),
+                     .from = (config().norm_output ? buffers_.output : buffers_.residual).as<float>(),
                      .rows = next.rows,
-                     .hidden = config_.hidden,
+                     .hidden = config().hidden,
                      .tokens = flight().inputs.as<int32_t>() + next.tokens,
                      .features = buffers_.features.as<float>()},
                     shared_.stream);
@@ -547,7 +495,7 @@ Status CudaDraftHead::collect(std::span<const DraftSequence> sequences, std::spa
   for (const DraftInput::Drafted& d : input_.drafted) {
     const int32_t token =
         pinned_chosen_.as<int32_t>()[static_cast<size_t>(d.round) * most_logit_rows_ + d.place];
-    tokens[d.token] = token < 0 || host_chooses_ ? token : target_ids_[static_cast<size_t>(token)];
+    tokens[d.token] = token < 0 || host_chooses_ ? token : target_ids()[static_cast<size_t>(token)];
   }
   auto at = tokens.begin();
   for (const DraftSequence& s : sequences) {

@@ -11,15 +11,15 @@
 #include "backend/cuda/kernels/common/draft.h"
 #include "backend/cuda/kernels/common/sample.h"
 #include "backend/cuda/layout/model.h"
-#include "backend/cuda/ops/linear.h"
+#include "backend/cuda/ops/layer_ops.h"
 #include "backend/cuda/ops/select.h"
 #include "backend/cuda/step/draft_input.h"
 #include "backend/cuda/weights/draft.h"
-#include "backend/draft_head.h"
+#include "backend/eagle3_head.h"
 
 namespace moesaic::cuda {
 
-class CudaDraftHead final : public DraftHead {
+class CudaDraftHead final : public Eagle3Head {
  public:
   // What the head shares with the backend that owns it.
   struct Shared {
@@ -33,17 +33,13 @@ class CudaDraftHead final : public DraftHead {
     std::function<Status()> retire_graphs;  // captured steps: they copy taps at the old boundaries
     int rows_at_once = 512;                 // of a prompt that are taken in together, at most
   };
-  explicit CudaDraftHead(Shared shared) : shared_(std::move(shared)) {}
+  explicit CudaDraftHead(const Shared& shared)
+      : Eagle3Head({shared.model.config, shared.layout, shared.cache_allocated}), shared_(shared) {}
   ~CudaDraftHead() override;
   CudaDraftHead(const CudaDraftHead&) = delete;
   CudaDraftHead& operator=(const CudaDraftHead&) = delete;
 
-  Status load(const Eagle3Config& config, const Eagle3Weights& weights) override;
-  bool loaded() const override { return !boundaries_.empty(); }
   Status set_taps(const std::vector<int>& boundaries) override;
-  void trace(DraftTrace trace) override { trace_ = std::move(trace); }
-  std::vector<MemoryPart> memory(const Eagle3Config& config, const Eagle3Weights& weights,
-                                 const KvLayout& layout) const override;
   double kv_token_bytes(const Eagle3Config& config) const override;
   Status draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) override;
   // Where the device samples, and nobody looks on.
@@ -51,8 +47,6 @@ class CudaDraftHead final : public DraftHead {
   Result<int> begin_draft(std::span<const SequenceAhead> sequences) override;
   Result<double> finish_draft(int begun, std::span<int32_t> tokens) override;
 
-  void unload();  // the model is another one
-  Status alloc_kv();
   void begin_step(const Batch& batch);
   // Gives the stream copies of the residual stream x [rows, hidden] after so many blocks, where the head taps
   // it.
@@ -67,7 +61,6 @@ class CudaDraftHead final : public DraftHead {
   // null: there is none.
   const int32_t* accepted() const { return begun_ ? arena_.accepted.as<int32_t>() : nullptr; }
   const int32_t* drafts() const { return arena_.drafts.as<int32_t>(); }
-  std::vector<MemoryPart> memory(const KvLayout& layout) const;  // of a loaded head
 
  private:
   // For rows_at_once() rows; taps for max_rows.
@@ -79,6 +72,20 @@ class CudaDraftHead final : public DraftHead {
     DeviceBuffer fault;             // an int that norms may set and nobody reads
     DeviceBuffer accepted, drafts;  // [rows of the step], and kMostDraft of each: of its sequences
   };
+  Status load_weights(const Eagle3Weights& weights) override;
+  Status allocate_cache() override;
+  void drop() override;
+  double weight_bytes(const Eagle3Config& config, const Eagle3Weights& weights) const override;
+  RoundSize size_of(int round) const override;
+  int rows_at_once() const override;
+  Status fuse(const Part& part) override;
+  Status join(const Part& part) override;
+  Status qkv(const Part& part) override;
+  Status attend(int round, int logit_rows) override;
+  Status mlp(int logit_rows) override;
+  Status unembed(int logit_rows) override;
+  Status choose(int round) override;
+
   std::vector<Wanted> wanted(Arena& arena, const Eagle3Config& config) const;
   // For as many logit rows, and rows of all rounds, as there have been.
   struct RoundBuffers {
@@ -97,7 +104,6 @@ class CudaDraftHead final : public DraftHead {
                              int all_rows) const;
   Status allocate_rounds(const Eagle3Config& config, int logit_rows, int all_rows);
   size_t tile_bytes(int rows, int widest) const;
-  int rows_at_once() const;
   int first_rows() const;  // of all rounds, for which there is room at once
   size_t kv_element_bytes() const { return shared_.options.kv == KvFormat::kFp8 ? 1 : 2; }
   const Matrix& lm_head() const { return weights_.head.rows > 0 ? weights_.head : shared_.model.head; }
@@ -108,34 +114,23 @@ class CudaDraftHead final : public DraftHead {
   int32_t* chosen(int round) const {
     return buffers_.chosen.as<int32_t>() + static_cast<size_t>(round) * most_logit_rows_;
   }
-  Norm norm_of(const DeviceBuffer& weight, float factor, const Matrix& next, int rows);
+  float joined_factor() const;
+  Norm norm_of_residual(const DeviceBuffer& weight, float factor, Kind next, int rows) const;
 
   Status make_room();
   Status send();
   Status rotate();
   Status hold();
   Status keep();
-  Status run_rounds();
-  Status run_round(int round);
-  Status take_in(int round, int first, int rows);
-  Status fuse(const DraftRoundInput& r, int first, int rows);
-  Status attend(const DraftRoundInput& r);
-  Status mlp(int rows);
-  Status score(int rows);
-  Status choose(int round);
+  Status run();
+  Status choose_on_device(int round);
   Status choose_on_host(int round);
   Status begin_next(int round);
   Status collect(std::span<const DraftSequence> sequences, std::span<int32_t> tokens);
 
   Shared shared_;
-  Eagle3Config config_;
   DraftWeights weights_;
-  double weight_bytes_ = 0;
-  std::vector<int32_t> target_ids_;
-  std::vector<int> boundaries_;
-  DraftTrace trace_;
-  DeviceBuffer k_, v_;  // pages of kv_page.h
-  Batch batch_;         // of the last step
+  Batch batch_;  // of the last step
   Step step_;
   bool tapped_ = false, begun_ = false;  // behind it
 

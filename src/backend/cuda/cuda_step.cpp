@@ -9,7 +9,6 @@
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/kernels/common/gave_up.h"
 #include "backend/cuda/kernels/common/repack.h"
-#include "backend/cuda/ops/attention.h"
 #include "backend/cuda/runtime/device_guard.h"
 #include "base/error.h"
 
@@ -114,38 +113,27 @@ void CudaBackend::embed() {
   });
 }
 
-Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows,
-                          const DeferredResidual& deferred) {
+NormRows CudaBackend::norm_rows(int code, int rows, const DeferredResidual& deferred) {
   return {.x = x_.as<float>(),
           .rows = rows,
           .hidden = model_.config.hidden,
-          .eps = static_cast<float>(model_.config.rms_eps),
-          .factor = bf16 ? 1.0f : factor,
-          .weight = weight.as<float>(),
+          .eps = model_.config.rms_eps,
           .out = normed_.as<void>(),
-          .bf16 = bf16,
-          .deferred = deferred,
           .fault = fault_.as<int>(),
-          .code = code};
+          .code = code,
+          .deferred = deferred};
 }
 
 void CudaBackend::qkv(int index) {
-  Layer& layer = model_.layers[index];
+  const Layer& layer = model_.layers[index];
   timed(kQkv, layer.qkv.bytes(), 2.0 * shape_.rows * layer.qkv.rows * layer.qkv.cols, [&]() -> Status {
-    return linear(layer.qkv,
-                  norm_of(layer.attn_norm, layer.attn_factor, takes_bf16(layer.qkv.kind), 2 * index + 1,
-                          shape_.rows, std::exchange(deferred_, {})),
-                  Qkv{.bias = layer.qkv_bias.as<float>(),
-                      .head_dim = model_.config.head_dim,
-                      .heads = model_.config.heads,
-                      .kv_heads = model_.config.kv_heads,
-                      .rotation = rotation_.as<float2>(),
-                      .q = q_.as<__nv_bfloat16>(),
-                      .k = layer.k.as<void>(),
-                      .v = layer.v.as<void>(),
-                      .fp8 = options_.kv == KvFormat::kFp8,
-                      .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots)},
-                  linear_setup());
+    return cuda::qkv(layer,
+                     norm_of(norm_rows(2 * index + 1, shape_.rows, std::exchange(deferred_, {})),
+                             layer.attn_norm, layer.attn_factor, layer.qkv.kind),
+                     {.rotation = rotation_.as<float2>(),
+                      .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots),
+                      .q = q_.as<__nv_bfloat16>()},
+                     linear_setup());
   });
 }
 
@@ -153,31 +141,21 @@ void CudaBackend::attend(int index) {
   const Layer& layer = model_.layers[index];
   const bool sliding = model_.config.sliding[index];
   const double keys = sliding ? window_keys_ : keys_, cached = sliding ? window_cached_ : cached_;
-  timed(kAttend, cached * 2 * kv_element_bytes() * model_.config.kv_size(), keys * 4 * model_.config.q_size(),
+  timed(kAttend, cached * 2 * kv_element_bytes() * layer.shape.kv_size(), keys * 4 * layer.shape.q_size(),
         [&]() -> Status {
-          Attention p{.q = q_.as<__nv_bfloat16>(),
-                      .k = layer.k.as<void>(),
-                      .v = layer.v.as<void>(),
-                      .fp8 = options_.kv == KvFormat::kFp8,
-                      .sinks = layer.sinks.as<float>(),
-                      .pages = input(at_.pages),
-                      .heads = model_.config.heads,
-                      .kv_heads = model_.config.kv_heads,
-                      .head_dim = model_.config.head_dim,
-                      .window = sliding ? model_.config.window : 0,
-                      .sliding = sliding,
-                      .out = attended_.as<void>(),
-                      .bf16 = takes_bf16(layer.o.kind)};
+          AttendedRows rows{.q = q_.as<__nv_bfloat16>(),
+                            .pages = input(at_.pages),
+                            .sliding = sliding,
+                            .out = attended_.as<void>()};
           if (shape_.prefill_tiles > 0) {
-            p.tiles = reinterpret_cast<const RowTile*>(input(at_.prefill_tiles)),
-            p.tile_count = shape_.prefill_tiles;
-            RETURN_IF_ERROR(cuda::attend(p, false, target_, stream_));
+            rows.tiles = input(at_.prefill_tiles), rows.tile_count = shape_.prefill_tiles,
+            rows.decode = false;
+            RETURN_IF_ERROR(cuda::attend(layer, rows, linear_setup()));
           }
           if (shape_.decode_tiles > 0) {
-            p.tiles = reinterpret_cast<const RowTile*>(input(at_.decode_tiles)),
-            p.tile_count = shape_.decode_tiles;
-            p.kv_splits = shape_.kv_splits;
-            RETURN_IF_ERROR(cuda::attend(p, true, target_, stream_));
+            rows.tiles = input(at_.decode_tiles), rows.tile_count = shape_.decode_tiles, rows.decode = true;
+            rows.kv_splits = shape_.kv_splits;
+            RETURN_IF_ERROR(cuda::attend(layer, rows, linear_setup()));
           }
           return {};
         });
@@ -186,13 +164,7 @@ void CudaBackend::attend(int index) {
 void CudaBackend::project(int index) {
   const Layer& layer = model_.layers[index];
   timed(kProject, layer.o.bytes(), 2.0 * shape_.rows * layer.o.rows * layer.o.cols, [&] {
-    return linear(layer.o, Activations{.x = attended_.as<void>(), .tokens = shape_.rows},
-                  Store{.out = x_.as<float>(),
-                        .stride = model_.config.hidden,
-                        .bias = layer.o_bias.as<float>(),
-                        .rows = model_.config.hidden,
-                        .add = true},
-                  linear_setup());
+    return cuda::project(layer, attended_.as<void>(), shape_.rows, x_.as<float>(), linear_setup());
   });
 }
 
@@ -214,8 +186,8 @@ double CudaBackend::moe_flops() const {
 
 Norm CudaBackend::moe_norm(int index, const DeferredResidual& deferred) {
   const Layer& layer = model_.layers[index];
-  return norm_of(layer.mlp_norm, layer.mlp_factor, takes_bf16(layer.gate_up.kind), 2 * index + 2, shape_.rows,
-                 deferred);
+  return norm_of(norm_rows(2 * index + 2, shape_.rows, deferred), layer.mlp_norm, layer.mlp_factor,
+                 layer.gate_up.kind);
 }
 
 void CudaBackend::moe(int index) {
@@ -234,8 +206,8 @@ void CudaBackend::unembed(std::span<float> logits) {
         [&]() -> Status {
           // A step without logits copies the fault flag as well.
           if (rows > 0) {
-            Norm last = norm_of(model_.final_norm, model_.final_factor, takes_bf16(model_.head.kind),
-                                2 * model_.config.layers + 1, rows, std::exchange(deferred_, {}));
+            Norm last = norm_of(norm_rows(2 * model_.config.layers + 1, rows, std::exchange(deferred_, {})),
+                                model_.final_norm, model_.final_factor, model_.head.kind);
             last.row_map = input(at_.logit_rows);
             RETURN_IF_ERROR(linear(
                 model_.head, last,

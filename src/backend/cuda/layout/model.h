@@ -10,12 +10,15 @@
 
 namespace moesaic::cuda {
 
+// A part that a layer does not have is empty.
 struct Layer {
+  LayerShape shape;
   DeviceBuffer attn_norm, mlp_norm, qkv_bias, o_bias, sinks, router, router_bias;
   DeviceBuffer gate_bias, up_bias, down_bias;
   Matrix qkv, o, gate_up, down;
   float attn_factor = 1, mlp_factor = 1;  // of the normed activations in F16
-  DeviceBuffer k, v;                      // alloc_kv's
+  DeviceBuffer k, v;                      // alloc_kv's: pages of kv_page.h
+  bool fp8 = false;                       // the pages' format
   // The experts of gpt-oss's own sizes, instead of the matrices' data, and what sm90::moe_decode's thread
   // blocks hand each other within a launch.
   DeviceBuffer fc1_slabs, fc2_slabs, slab_hidden;

@@ -72,10 +72,10 @@ Status DraftLoader::load_norms(const Eagle3Weights& w) {
   }
   ASSIGN_OR_RETURN(out_.embed_norm, up_.vector({w.embed_norm}, name("input_layernorm"), &embed));
   ASSIGN_OR_RETURN(out_.hidden_norm, up_.vector({w.hidden_norm}, name("hidden_norm"), &hidden));
-  ASSIGN_OR_RETURN(out_.mlp_norm, up_.vector({w.mlp_norm}, name("post_attention_layernorm"), &mlp));
+  ASSIGN_OR_RETURN(out_.layer.mlp_norm, up_.vector({w.mlp_norm}, name("post_attention_layernorm"), &mlp));
   ASSIGN_OR_RETURN(out_.norm, up_.vector({w.norm}, name("norm"), &last));
   out_.joined_factor = f16_factor(config_.hidden, std::max(embed, hidden));
-  out_.mlp_factor = f16_factor(config_.hidden, mlp);
+  out_.layer.mlp_factor = f16_factor(config_.hidden, mlp);
   out_.norm_factor = f16_factor(config_.hidden, last);
   return {};
 }
@@ -89,11 +89,12 @@ Status DraftLoader::load_matrices(const Eagle3Weights& w) {
     return {};
   };
   RETURN_IF_ERROR(load(out_.fc, {w.fc}, "fc"));
-  RETURN_IF_ERROR(load(out_.qkv, {w.q, w.k, w.v}, "qkv_proj", RowOrder::kHeads));
-  RETURN_IF_ERROR(load(out_.o, {w.o}, "o_proj"));
+  RETURN_IF_ERROR(load(out_.layer.qkv, {w.q, w.k, w.v}, "qkv_proj", RowOrder::kHeads));
+  RETURN_IF_ERROR(load(out_.layer.o, {w.o}, "o_proj"));
   ASSIGN_OR_RETURN(const Kind kind, kind_of_all({w.gate, w.up}, "gate_proj, up_proj"));
-  ASSIGN_OR_RETURN(out_.gate_up, up_.pairs(w.gate, w.up, kind, kDraftHeadPart, name("gate_proj, up_proj")));
-  RETURN_IF_ERROR(load(out_.down, {w.down}, "down_proj"));
+  ASSIGN_OR_RETURN(out_.layer.gate_up,
+                   up_.pairs(w.gate, w.up, kind, kDraftHeadPart, name("gate_proj, up_proj")));
+  RETURN_IF_ERROR(load(out_.layer.down, {w.down}, "down_proj"));
   return w.head.data != nullptr ? load(out_.head, {w.head}, "lm_head") : Status();
 }
 
@@ -116,15 +117,17 @@ Status DraftLoader::load_tables(const Eagle3Weights& w) {
   const auto intermediate = static_cast<size_t>(config_.intermediate);
   ASSIGN_OR_RETURN(out_.inverse_frequency, copy(out_.rope.inverse_frequency, "RoPE"));
   ASSIGN_OR_RETURN(out_.ids, copy(w.target_ids, "d2t"));
-  ASSIGN_OR_RETURN(out_.qkv_bias, constant(static_cast<size_t>(out_.qkv.rows), 0, "biases"));
-  ASSIGN_OR_RETURN(out_.gate_bias, constant(intermediate, 0, "biases"));
-  ASSIGN_OR_RETURN(out_.up_bias, constant(intermediate, -1, "biases"));
-  ASSIGN_OR_RETURN(out_.sinks, constant(static_cast<size_t>(config_.heads), kNoSink, "sinks"));
+  ASSIGN_OR_RETURN(out_.layer.qkv_bias, constant(static_cast<size_t>(out_.layer.qkv.rows), 0, "biases"));
+  ASSIGN_OR_RETURN(out_.layer.gate_bias, constant(intermediate, 0, "biases"));
+  ASSIGN_OR_RETURN(out_.layer.up_bias, constant(intermediate, -1, "biases"));
+  ASSIGN_OR_RETURN(out_.layer.sinks, constant(static_cast<size_t>(config_.heads), kNoSink, "sinks"));
   return {};
 }
 
 Result<DraftWeights> DraftLoader::run(const Eagle3Weights& w) {
   RETURN_IF_ERROR(unsupported(config_));
+  out_.layer.shape = layer_shape(config_);
+  out_.layer.fp8 = options_.kv == KvFormat::kFp8;
   RETURN_IF_ERROR(load_norms(w));
   RETURN_IF_ERROR(load_matrices(w));
   RETURN_IF_ERROR(load_tables(w));

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/cuda/layout/matrix.h"
+#include "backend/cuda/layout/model.h"
 #include "core/eagle3.h"
 
 namespace moesaic::cuda {
@@ -12,19 +12,18 @@ namespace moesaic::cuda {
 class Uploader;  // upload.h
 
 struct DraftWeights {
-  DeviceBuffer input_norm, fc_norms, embed_norm, hidden_norm, mlp_norm, norm;  // empty: the head has none
-  Matrix fc, qkv, o, gate_up, down;
+  DeviceBuffer input_norm, fc_norms, embed_norm, hidden_norm, norm;  // empty: the head has none
+  Matrix fc;
+  // With what the kernels take and a head does not have: biases of Q, K and V (0), of gate (0) and of up (-1:
+  // their SwiGLU adds 1), and sinks to which nothing goes.
+  Layer layer;
   Matrix head;  // without rows: the target's
   Table embed;  // without columns: the target's
   RopeTable rope;
   DeviceBuffer inverse_frequency;
   DeviceBuffer ids;  // [draft_vocab] the target's token of each
-  // What the kernels take beside weights, and a head does not have: biases of Q, K and V (0), of gate (0) and
-  // of up
-  // (-1: their SwiGLU adds 1), and sinks to which nothing goes.
-  DeviceBuffer qkv_bias, gate_bias, up_bias, sinks;
-  // By what activations in F16 are multiplied: of fc, of Q, K and V, of gate and up, of lm_head.
-  float fc_factor = 1, joined_factor = 1, mlp_factor = 1, norm_factor = 1;
+  // By what activations in F16 are multiplied: of fc, of Q, K and V, of lm_head.
+  float fc_factor = 1, joined_factor = 1, norm_factor = 1;
 };
 
 // Uploads and repacks, or counts what that takes: as the uploader was made. The shapes must have been

@@ -52,6 +52,8 @@ Status ModelLoader::load_adapted(int index, const ModelWeights& weights) {
 
 Status ModelLoader::load_layer(int index, const LayerWeights& w) {
   Layer& layer = model_.layers[index];
+  layer.shape = layer_shape(config_, index);
+  layer.fp8 = options_.kv == KvFormat::kFp8;
   const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
   float attn_top = 0, mlp_top = 0;
   ASSIGN_OR_RETURN(layer.attn_norm, up_.vector({w.attn_norm}, name("attention norm"), &attn_top));

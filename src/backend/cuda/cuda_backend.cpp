@@ -4,8 +4,6 @@
 #include <iterator>
 
 #include "backend/cuda/cuda_backend_impl.h"
-#include "backend/cuda/kernels/sm120/gemm.h"
-#include "backend/cuda/kernels/sm90/gemm_wgmma.h"
 #include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/runtime/free_memory.h"
 #include "backend/cuda/weights/load.h"
@@ -52,11 +50,9 @@ Status CudaBackend::open() {
   cudaDeviceProp properties{};
   RETURN_IF_ERROR(check(cudaGetDeviceProperties(&properties, options_.device), "device"));
   RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
-  // Of a full chip: 989 TFLOP/s on an H100 or H200 SXM, BF16 without sparsity.
   target_ = target_of(properties.major, properties.minor, options_);
   options_.moe_path = target_.moe_path, options_.batch_invariant = target_.batch_invariant;
-  constexpr double kFlopsPerClock = 4096, kClock = 1.83e9;
-  peak_flops_ = properties.major == 9 ? properties.multiProcessorCount * kFlopsPerClock * kClock : 0;
+  peak_flops_ = peak_flops(target_, properties.multiProcessorCount);
   name_ = fmt::format("cuda:{} ({}, sm_{}{})", options_.device, properties.name, properties.major,
                       properties.minor);
   reset_profile();
@@ -124,8 +120,7 @@ std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
       {&normed_, rows * config.hidden * 2},
       {&q_, rows * config.q_size() * 2},
       {&attended_, rows * config.q_size() * 2},
-      {&tiles_,
-       std::max((rows + sm90::kWgmmaTokens) * widest * 2, sm120::token_buffer_bytes(rows, 1, widest))},
+      {&tiles_, linear_tile_bytes(options_.max_rows, widest)},
       {&rotation_, rows * config.head_dim / 2 * sizeof(float2)},
       {&fault_, sizeof(int)},
   };

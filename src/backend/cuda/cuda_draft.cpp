@@ -4,8 +4,6 @@
 #include <bit>
 #include <cstring>
 
-#include "backend/cuda/kernels/sm120/gemm.h"
-#include "backend/cuda/kernels/sm90/gemm_wgmma.h"
 #include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/weights/upload.h"
 #include "base/error.h"
@@ -80,29 +78,24 @@ std::vector<Wanted> CudaDraftHead::wanted(Arena& arena, const Eagle3Config& c) c
           {&arena.drafts, static_cast<size_t>(shared_.options.max_rows) * kMostDraft * sizeof(int32_t)}};
 }
 
-// What a product of so many rows and columns may want its activations copied to.
-size_t CudaDraftHead::tile_bytes(int rows, int widest) const {
-  return std::max(static_cast<size_t>(rows + sm90::kWgmmaTokens) * widest * 2,
-                  sm120::token_buffer_bytes(rows, 1, widest));
-}
-
 std::vector<Wanted> CudaDraftHead::wanted(RoundBuffers& b, const Eagle3Config& c, int logit_rows,
                                           int all_rows) const {
   const size_t n = logit_rows, in = std::max(rows_at_once(), logit_rows);
   const int taken_in = std::max(c.features(), 2 * c.hidden);
-  return {{&b.rotation, static_cast<size_t>(all_rows) * (c.head_dim / 2) * sizeof(float2)},
-          {&b.features, in * c.hidden * sizeof(float)},
-          {&b.tiles, std::max(tile_bytes(rows_at_once(), taken_in),
-                              tile_bytes(logit_rows, std::max({c.intermediate, c.q_size(), c.hidden})))},
-          {&b.placed_q, n * c.q_size() * 2},
-          {&b.attended, n * c.q_size() * 2},
-          {&b.residual, n * c.hidden * sizeof(float)},
-          {&b.normed, n * c.hidden * 2},
-          {&b.output, n * c.hidden * sizeof(float)},
-          {&b.middle, n * c.intermediate * 2},
-          {&b.logits, n * c.draft_vocab * sizeof(float)},
-          {&b.chosen, n * kMostDraft * sizeof(int32_t)},
-          {&b.results, n * sizeof(SampleResult)}};
+  return {
+      {&b.rotation, static_cast<size_t>(all_rows) * (c.head_dim / 2) * sizeof(float2)},
+      {&b.features, in * c.hidden * sizeof(float)},
+      {&b.tiles, std::max(linear_tile_bytes(rows_at_once(), taken_in),
+                          linear_tile_bytes(logit_rows, std::max({c.intermediate, c.q_size(), c.hidden})))},
+      {&b.placed_q, n * c.q_size() * 2},
+      {&b.attended, n * c.q_size() * 2},
+      {&b.residual, n * c.hidden * sizeof(float)},
+      {&b.normed, n * c.hidden * 2},
+      {&b.output, n * c.hidden * sizeof(float)},
+      {&b.middle, n * c.intermediate * 2},
+      {&b.logits, n * c.draft_vocab * sizeof(float)},
+      {&b.chosen, n * kMostDraft * sizeof(int32_t)},
+      {&b.results, n * sizeof(SampleResult)}};
 }
 
 // Nothing may run.

@@ -103,7 +103,6 @@ class CudaDraftHead final : public Eagle3Head {
   std::vector<Wanted> wanted(RoundBuffers& buffers, const Eagle3Config& config, int logit_rows,
                              int all_rows) const;
   Status allocate_rounds(const Eagle3Config& config, int logit_rows, int all_rows);
-  size_t tile_bytes(int rows, int widest) const;
   int first_rows() const;  // of all rounds, for which there is room at once
   size_t kv_element_bytes() const { return shared_.options.kv == KvFormat::kFp8 ? 1 : 2; }
   const Matrix& lm_head() const { return weights_.head.rows > 0 ? weights_.head : shared_.model.head; }

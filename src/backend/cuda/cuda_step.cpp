@@ -25,7 +25,7 @@ Status CudaBackend::begin_step(const Batch& batch) {
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
   RETURN_IF_ERROR(validate(batch, model_.config, kv_layout_, options_.max_rows));
-  // One order of sums for all batches: single rows go where the others go, since mma.sync and wgmma need not
+  // One order of sums for all batches: single rows go where the others go, since the two kernels need not
   // round alike.
   const Tiling tiling{.tokens = tile_tokens(model_.config.heads, model_.config.kv_heads),
                       .most_decode_rows = target_.batch_invariant ? 0 : kMostDecodeRows};

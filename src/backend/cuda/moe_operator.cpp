@@ -3,14 +3,9 @@
 #include <cmath>
 
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/kernels/sm120/load_tile.h"
-#include "backend/cuda/kernels/sm120/repack_quads.h"
-#include "backend/cuda/kernels/sm90/moe_decode.h"
-#include "backend/cuda/kernels/sm90/repack_slabs.h"
 #include "backend/cuda/moe_operator_impl.h"
 #include "backend/cuda/ops/select.h"
 #include "backend/cuda/runtime/device_guard.h"
-#include "backend/cuda/weights/load.h"
 #include "base/error.h"
 
 namespace moesaic {
@@ -55,7 +50,7 @@ static Status check_matrix(const MoeOperatorMatrix& m, int device, const char* b
   return m.bias != nullptr ? on_device(m.bias, device, bias) : Status();
 }
 
-// Slabs need gpt-oss's own sizes and SwiGLU, and Hopper; quads SM12x; weight tiles serve the rest.
+// Weight tiles serve what has no slabs or quads.
 Status CudaMoeOperator::choose_layout() {
   cudaDeviceProp properties{};
   RETURN_IF_ERROR(check(cudaGetDeviceProperties(&properties, options_.device), "device"));
@@ -69,12 +64,12 @@ Status CudaMoeOperator::choose_layout() {
                            .swiglu_alpha = gpt_oss ? 1.702 : 0,
                            .swiglu_limit = options_.limit};
   ASSIGN_OR_RETURN(const ExpertsConfig* const config, select(shape, target));
-  layout_ = device_layout(options_.device, 0);
-  slabs_ = config->layout == ExpertsLayout::kSlabs && sm90::prepare_moe_decode(layout_).ok();
+  layout_ = slab_layout_of(options_.device, 0);
+  slabs_ = config->layout == ExpertsLayout::kSlabs && prepare_slabs(layout_);
   w4a8_ = config->layout == ExpertsLayout::kQuads;
   if (!w4a8_) return {};
-  RETURN_IF_ERROR(sm120::load_expert_tiles());
-  emulated_ = properties.major != kBlockScaledMajor || sm120::emulates();
+  RETURN_IF_ERROR(load_quad_kernels(true, false));
+  emulated_ = emulates_quads();
   return {};
 }
 
@@ -98,8 +93,8 @@ Status CudaMoeOperator::allocate_weights() {
                                 {&ones_, kSlabRows * sizeof(float)},
                                 {&faults_, 2 * std::size(kWeightNames) * sizeof(int)}};
   if (slabs_) {
-    wanted.push_back({&fc1_slabs_, experts * sm90::kFc1Bytes});
-    wanted.push_back({&fc2_slabs_, experts * sm90::kFc2Bytes});
+    wanted.push_back({&fc1_slabs_, experts * slabs::kFc1Bytes});
+    wanted.push_back({&fc2_slabs_, experts * slabs::kFc2Bytes});
   } else {
     for (Matrix* m : {&gate_up_, &down_}) {
       const size_t tiles = experts * static_cast<size_t>(m->weight_tiles);
@@ -155,24 +150,24 @@ Status CudaMoeOperator::load(const MoeOperatorMatrix& gate_up, const MoeOperator
 }
 
 Status CudaMoeOperator::load_slabs(const Raw& gate, const Raw& up, const Raw& down, cudaStream_t stream) {
-  RETURN_IF_ERROR(repack_slabs({.source = {gate, up},
-                                .down = false,
-                                .layout = layout_,
-                                .experts = options_.experts,
-                                .bias = {gate_bias_.as<float>(), up_bias_.as<float>()},
-                                .out = fc1_slabs_.as<uint8_t>(),
-                                .expert_bytes = sm90::kFc1Bytes,
-                                .fault = faults_.as<int>()},
-                               stream));
-  return repack_slabs({.source = {down, down},
-                       .down = true,
-                       .layout = layout_,
-                       .experts = options_.experts,
-                       .bias = {down_bias_.as<float>(), down_bias_.as<float>()},
-                       .out = fc2_slabs_.as<uint8_t>(),
-                       .expert_bytes = sm90::kFc2Bytes,
-                       .fault = faults_.as<int>() + 1},
-                      stream);
+  RETURN_IF_ERROR(repack_weights(SlabParams{.source = {gate, up},
+                                            .down = false,
+                                            .layout = layout_,
+                                            .experts = options_.experts,
+                                            .bias = {gate_bias_.as<float>(), up_bias_.as<float>()},
+                                            .out = fc1_slabs_.as<uint8_t>(),
+                                            .expert_bytes = slabs::kFc1Bytes,
+                                            .fault = faults_.as<int>()},
+                                 stream));
+  return repack_weights(SlabParams{.source = {down, down},
+                                   .down = true,
+                                   .layout = layout_,
+                                   .experts = options_.experts,
+                                   .bias = {down_bias_.as<float>(), down_bias_.as<float>()},
+                                   .out = fc2_slabs_.as<uint8_t>(),
+                                   .expert_bytes = slabs::kFc2Bytes,
+                                   .fault = faults_.as<int>() + 1},
+                        stream);
 }
 
 Status CudaMoeOperator::load_matrix(const Matrix& to, const Raw& first, const Raw& second, int fault,
@@ -189,7 +184,7 @@ Status CudaMoeOperator::load_matrix(const Matrix& to, const Raw& first, const Ra
                        .scales = to.scales.as<uint8_t>(),
                        .tops = nullptr,
                        .fault = faults_.as<int>() + fault};
-  return w4a8_ ? sm120::repack(p, stream) : repack(p, stream);
+  return repack_weights(p, stream);
 }
 
 Status CudaMoeOperator::check_faults(cudaStream_t stream) const {

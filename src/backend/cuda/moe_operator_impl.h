@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "backend/cuda/kernels/common/moe_rows.h"
-#include "backend/cuda/kernels/common/repack.h"
+#include "backend/cuda/ops/expert_weights.h"
 #include "backend/cuda/ops/experts.h"
 #include "backend/cuda/ops/workspaces.h"
 #include "backend/moe_operator.h"
@@ -27,7 +27,7 @@ struct Workspace {
   float* factors = nullptr;  // [rows]
   float* logits = nullptr;   // [rows, routed or own experts]
   float* sums = nullptr;     // [up to kSlabRows, hidden]
-  uint4* empty = nullptr;    // sm90::moe_decode's scratch
+  uint4* empty = nullptr;    // ExpertsDecode::h
 };
 
 class CudaMoeOperator final : public MoeOperator {
@@ -62,14 +62,13 @@ class CudaMoeOperator final : public MoeOperator {
   size_t deal(void* memory, int rows, Workspace& workspace) const;
   Status run_rows(const MoeOperatorCall& call, const Workspace& w, int rows, const MoeKernelConfig& config,
                   cudaStream_t stream) const;
-  Status run_decode(const Workspace& w, int rows, cudaStream_t stream) const;
 
   std::shared_ptr<Workspaces> workspaces_ = Workspaces::shared();
   mutable std::mutex mutex_;                                        // of chosen_
   mutable std::unordered_map<int, const MoeKernelConfig*> chosen_;  // by rows
   MoeOperatorOptions options_;
   bool slabs_ = false, w4a8_ = false, emulated_ = false;
-  sm90::SlabLayout layout_;
+  slabs::SlabLayout layout_;
   Matrix gate_up_, down_;
   DeviceBuffer fc1_slabs_, fc2_slabs_, gate_bias_, up_bias_, down_bias_, ones_, faults_;
 };

@@ -1,7 +1,6 @@
 // What runs in a call, and the memory for it.
 #include <algorithm>
 
-#include "backend/cuda/kernels/sm90/moe_decode.h"
 #include "backend/cuda/layout/model.h"
 #include "backend/cuda/moe_operator_impl.h"
 #include "backend/cuda/runtime/device_guard.h"
@@ -33,7 +32,7 @@ LayerExperts CudaMoeOperator::experts() const {
           .down_bias = down_bias_.as<float>()};
 }
 
-// sm90::moe_decode chooses as many experts as a token has; where there are fewer, the split-K kernel, which
+// run_decode() chooses as many experts as a token has; where there are fewer, the split-K kernel, which
 // is slower for few rows but takes them, does its work.
 bool CudaMoeOperator::usable(const MoeKernelConfig& config, int rows) const {
   if (options_.experts >= options_.top_k) return takes(config, rows);
@@ -76,7 +75,7 @@ size_t CudaMoeOperator::deal(void* memory, int rows, Workspace& w) const {
   w.factors = pieces.take<float>(rows * sizeof(float));
   w.logits = pieces.take<float>(static_cast<size_t>(rows) * options_.routed_experts * sizeof(float));
   w.sums = pieces.take<float>(slab_rows * hidden * sizeof(float));
-  w.empty = pieces.take<uint4>(slab_rows * options_.top_k * options_.intermediate * 2);
+  w.empty = pieces.take<uint4>(slab_scratch_bytes(static_cast<int>(slab_rows)));
   return pieces.bytes();
 }
 
@@ -103,25 +102,6 @@ std::string CudaMoeOperator::plan(int64_t tokens) const {
                      config != nullptr ? config->name : "no kernel");
 }
 
-// The whole operator in one launch, from w.logits; the sums go to w.sums.
-Status CudaMoeOperator::run_decode(const Workspace& w, int rows, cudaStream_t stream) const {
-  return sm90::moe_decode({.fc1 = fc1_slabs_.as<uint8_t>(),
-                           .fc2 = fc2_slabs_.as<uint8_t>(),
-                           .x = static_cast<const __half*>(w.x),
-                           .x_scale = ones_.as<float>(),
-                           .logits = w.logits,
-                           .experts = options_.experts,
-                           .residual = w.sums,
-                           .out = w.sums,
-                           .h = reinterpret_cast<__half*>(w.empty),
-                           .h_clear = nullptr,
-                           .clear_vectors = 0,
-                           .tokens = rows,
-                           .layout = layout_,
-                           .fault = w.scratch.fault},
-                          stream);
-}
-
 Status CudaMoeOperator::run_rows(const MoeOperatorCall& call, const Workspace& w, int rows,
                                  const MoeKernelConfig& config, cudaStream_t stream) const {
   const LayerExperts e = experts();
@@ -137,7 +117,7 @@ Status CudaMoeOperator::run_rows(const MoeOperatorCall& call, const Workspace& w
                  .hidden = options_.hidden};
   if (decodes) {
     take.sums = w.sums, take.empty = w.empty;
-    take.empty_vectors = options_.top_k * options_.intermediate * 2 / 16;
+    take.empty_vectors = static_cast<int>(slab_scratch_bytes(1) / sizeof(uint4));
   }
   if (from_logits) {
     take.logits = call.logits, take.logits_type = row_type(call.logits_type);
@@ -180,7 +160,16 @@ Status CudaMoeOperator::run_rows(const MoeOperatorCall& call, const Workspace& w
                  .out = call.out,
                  .type = row_type(call.type)};
   if (decodes) {
-    RETURN_IF_ERROR(run_decode(w, rows, stream));
+    RETURN_IF_ERROR(run_decode(e,
+                               {.x = static_cast<const __half*>(w.x),
+                                .x_scale = ones_.as<float>(),
+                                .logits = w.logits,
+                                .residual = w.sums,
+                                .out = w.sums,
+                                .h = w.empty,
+                                .rows = rows,
+                                .fault = w.scratch.fault},
+                               stream));
     return give_rows(give, stream);
   }
   const Route routing = routing_of(e, rows, config.tile, chooses ? w.logits : nullptr, w.scratch);

@@ -19,19 +19,19 @@ struct Layer {
   float attn_factor = 1, mlp_factor = 1;  // of the normed activations in F16
   DeviceBuffer k, v;                      // alloc_kv's: pages of kv_page.h
   bool fp8 = false;                       // the pages' format
-  // The experts of gpt-oss's own sizes, instead of the matrices' data, and what sm90::moe_decode's thread
-  // blocks hand each other within a launch.
+  // The experts of gpt-oss's own sizes, instead of the matrices' data, and what the thread
+  // blocks of their kernel for few rows hand each other within a launch.
   DeviceBuffer fc1_slabs, fc2_slabs, slab_hidden;
 };
 
-inline constexpr int kSlabRows = 8;  // tokens that sm90::moe_decode takes
+inline constexpr int kSlabRows = 8;  // most rows of the kernel for few rows (ExpertsDecode)
 
-// What the model's products run on.
+// How the model's weights lie in memory, which decides the kernels of its products.
 struct Paths {
-  bool slabs = false;     // the experts are slabs: they have the sizes that kernels/sm90/ is written for
-  bool w4a8 = false;      // the experts are Kind::kMxfp4Quads and go through kernels/sm120/
-  bool dense_mx = false;  // dense matrices of MXFP4 or MXFP8 do
-  sm90::SlabLayout slab_layout;  // of the device, whether or not there are slabs
+  bool slabs = false;             // the experts are slabs: they have gpt-oss's own sizes
+  bool w4a8 = false;              // the experts are Kind::kMxfp4Quads
+  bool dense_mx = false;          // dense matrices of MXFP4 or MXFP8 are quads, too
+  slabs::SlabLayout slab_layout;  // of the device, whether or not there are slabs
 };
 
 struct LoadedModel : Paths {

@@ -22,7 +22,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-namespace moesaic::cuda::sm90 {
+namespace moesaic::cuda {
+namespace slabs {
 
 constexpr int kHidden = 2880;
 constexpr int kTopK = 4;
@@ -92,4 +93,9 @@ constexpr float kHScale = 1024.0f;            // |h| <= 56
 constexpr float kWeightScale = 16384.0f;      // undoes E2M1 x 2^-14
 constexpr uint32_t kEmpty = 0xffffffffu;      // two FP16 NaNs that __float2half_rn never returns
 
-}  // namespace moesaic::cuda::sm90
+}  // namespace slabs
+
+namespace sm90 {
+using namespace slabs;  // the kernels that read them
+}
+}  // namespace moesaic::cuda

@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/sm120/gemm.h"
 #include "backend/cuda/kernels/sm90/gemm_split_k.h"
 #include "backend/cuda/kernels/sm90/gemm_wgmma.h"
+#include "backend/cuda/kernels/sm90/moe_decode.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {
@@ -182,6 +183,24 @@ bool routes_itself(const MoeKernelConfig& kernel_config, const Route& routing) {
          (kernel_config.kernel == MoeKernel::kSplitK && sm90::split_k_routes(routing));
 }
 
+Status run_decode(const LayerExperts& e, const ExpertsDecode& d, cudaStream_t stream) {
+  return sm90::moe_decode({.fc1 = e.fc1_slabs,
+                           .fc2 = e.fc2_slabs,
+                           .x = d.x,
+                           .x_scale = d.x_scale,
+                           .logits = d.logits,
+                           .experts = e.experts,
+                           .residual = d.residual,
+                           .out = d.out,
+                           .h = static_cast<__half*>(d.h),
+                           .h_clear = static_cast<__half*>(d.h_clear),
+                           .clear_vectors = static_cast<int>(d.clear_bytes / 16),
+                           .tokens = d.rows,
+                           .layout = e.layout,
+                           .fault = d.fault},
+                          stream);
+}
+
 Status run_products(const LayerExperts& e, const ExpertRows& x, const MoeKernelConfig& kernel_config,
                     const Route& routing, const MoeScratch& scratch, cudaStream_t stream) {
   switch (kernel_config.kernel) {
@@ -195,7 +214,7 @@ Status run_products(const LayerExperts& e, const ExpertRows& x, const MoeKernelC
     case MoeKernel::kW4A8Prefill:
       return run_w4a8(e, x, kernel_config, scratch, stream);
     case MoeKernel::kDecode:
-      break;  // sm90::moe_decode is called by its own contract
+      break;  // run_decode()
   }
   return no_kernel("moe", *e.gate_up, x.rows);
 }

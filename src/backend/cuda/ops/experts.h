@@ -23,7 +23,7 @@ struct LayerExperts {
   bool slabs = false;     // layout/slab_layout.h; else matrices
   bool w4a8 = false;      // quads, through kernels/sm120/
   bool emulated = false;  // on a device that has not the instruction
-  sm90::SlabLayout layout;
+  slabs::SlabLayout layout;
   const Matrix* gate_up = nullptr;
   const Matrix* down = nullptr;
   const uint8_t* fc1_slabs = nullptr;
@@ -65,6 +65,22 @@ MoeScratch moe_scratch(void* memory, int experts, int top_k, int hidden, int int
 Route routing_of(const LayerExperts& e, int rows, int tile, const float* logits, const MoeScratch& scratch);
 // Whether a kernel makes the work list by itself, from the logits.
 bool routes_itself(const MoeKernelConfig& kernel_config, const Route& routing);
+
+// MoeKernel::kDecode: the whole operator in one launch, for at most kSlabRows rows, from slabs and the
+// router's logits. It adds to the residual by itself.
+struct ExpertsDecode {
+  const __half* x = nullptr;        // [rows, hidden], normalised
+  const float* x_scale = nullptr;   // [rows]
+  const float* logits = nullptr;    // [rows, experts]
+  const float* residual = nullptr;  // [rows, hidden]
+  float* out = nullptr;             // [rows, hidden]
+  void* h = nullptr;                // slab_scratch_bytes(), all 0xFF at start
+  void* h_clear = nullptr;          // that of another launch, which this one fills with 0xFF
+  size_t clear_bytes = 0;           // of h_clear
+  int rows = 0;
+  int* fault = nullptr;  // becomes kGaveUp; may be the host's memory
+};
+Status run_decode(const LayerExperts& e, const ExpertsDecode& d, cudaStream_t stream);
 
 // Both products; what they leave is in scratch.out, in the places that routing.permuted_rows names. Not for
 // MoeKernel::kDecode, which is the whole operator.

@@ -1,5 +1,7 @@
 #include "backend/cuda/ops/linear.h"
 
+#include <algorithm>
+
 #include "backend/cuda/kernels/sm120/gemm.h"
 #include "backend/cuda/kernels/sm90/dense_decode.h"
 #include "backend/cuda/kernels/sm90/gemm_wgmma.h"
@@ -74,6 +76,11 @@ Status run_normed(const Matrix& w, const Norm& x, const Epilogue& out, const Lin
 }
 
 }  // namespace
+
+size_t linear_tile_bytes(int rows, int widest) {
+  return std::max(static_cast<size_t>(rows + sm90::kWgmmaTokens) * static_cast<size_t>(widest) * 2,
+                  sm120::token_buffer_bytes(static_cast<size_t>(rows), 1, widest));
+}
 
 Status linear(const Matrix& w, const Activations& x, const Store& out, const LinearSetup& setup) {
   return run_plain(w, x, out, setup);

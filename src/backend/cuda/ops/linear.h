@@ -9,16 +9,19 @@ namespace moesaic::cuda {
 
 struct Target;  // select.h
 
-// What linear() needs besides operands.
+// linear() needs these besides operands.
 struct LinearSetup {
   const Target& target;
-  sm90::SlabLayout layout;  // of the device: WGMMA kernels take its sms
-  void* tiles = nullptr;    // room for activations as the kernel wants them
+  slabs::SlabLayout layout;  // of the device: WGMMA kernels take its sms
+  void* tiles = nullptr;     // linear_tile_bytes() of memory
   cudaStream_t stream = nullptr;
 };
+// Bytes in which a product of so many rows, with at most so many columns, arranges its activations.
+size_t linear_tile_bytes(int rows, int widest);
+
 Status linear(const Matrix& w, const Activations& x, const Store& out, const LinearSetup& setup);
 Status linear(const Matrix& w, const Activations& x, const Qkv& out, const LinearSetup& setup);
-// Of norm(x), and what x.deferred adds to x before.
+// The product of norm(x); x.deferred is added to x before.
 Status linear(const Matrix& w, const Norm& x, const Store& out, const LinearSetup& setup);
 Status linear(const Matrix& w, const Norm& x, const Qkv& out, const LinearSetup& setup);
 

@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 
-#include "backend/cuda/kernels/sm90/moe_decode.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {
@@ -186,19 +185,16 @@ Status Moe::run_decode(const LoadedModel& model, int index, const Norm& norm, co
   const size_t clear = layer.slab_hidden.bytes();
   if (layers == 1)
     RETURN_IF_ERROR(check(cudaMemsetAsync(layer.slab_hidden.as<void>(), 0xFF, clear, stream), "moe"));
-  return sm90::moe_decode({.fc1 = layer.fc1_slabs.as<uint8_t>(),
-                           .fc2 = layer.fc2_slabs.as<uint8_t>(),
-                           .x = static_cast<const __half*>(norm.out),
+  return cuda::run_decode(experts_of(model, index),
+                          {.x = static_cast<const __half*>(norm.out),
                            .x_scale = model.slab_scales.as<float>() + index * kSlabRows,
                            .logits = logits,
-                           .experts = model.config.experts,
                            .residual = norm.x,
                            .out = norm.x,
-                           .h = layer.slab_hidden.as<__half>(),
-                           .h_clear = before.slab_hidden.as<__half>(),
-                           .clear_vectors = layers == 1 ? 0 : static_cast<int>(clear / 16),
-                           .tokens = norm.rows,
-                           .layout = model.slab_layout,
+                           .h = layer.slab_hidden.as<void>(),
+                           .h_clear = before.slab_hidden.as<void>(),
+                           .clear_bytes = layers == 1 ? 0 : clear,
+                           .rows = norm.rows,
                            .fault = scratch_.fault},
                           stream);
 }

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/kernels/common/sample.h"
 #include "backend/cuda/kernels/sm120/gemm.h"
+#include "backend/cuda/kernels/sm120/load_tile.h"
 #include "backend/cuda/kernels/sm90/dense_decode.h"
 #include "backend/cuda/ops/attention.h"
 #include "base/error.h"
@@ -141,13 +142,18 @@ std::string device_of(const Target& t) { return fmt::format("compute capability 
 }  // namespace
 
 Target target_of(int major, int minor, const BackendOptions& options) {
-  const bool w4a8 = major == kBlockScaledMajor || options.moe_path == MoePath::kW4A8;
+  const bool w4a8 = major == sm120::kBlockScaledMajor || options.moe_path == MoePath::kW4A8;
   const bool portable = options.portable || major != kHopper;
   return {.major = major,
           .minor = minor,
           .portable = portable,
           .batch_invariant = options.batch_invariant || portable,
           .moe_path = w4a8 ? MoePath::kW4A8 : MoePath::kAuto};
+}
+
+double peak_flops(const Target& target, int multiprocessors) {
+  constexpr double kFlopsPerClock = 4096, kClock = 1.83e9;
+  return target.major == kHopper ? multiprocessors * kFlopsPerClock * kClock : 0;
 }
 
 std::span<const LinearConfig> linear_configs() { return kLinearConfigs; }

@@ -23,6 +23,8 @@ struct Target {
 // What options mean on a device. kW4A8 where the device has the instruction and nothing else was asked for;
 // devices other than Hopper are portable, and so batch-invariant: what splits small batches is Hopper's.
 Target target_of(int major, int minor, const BackendOptions& options);
+// FLOP/s of a full chip: 989 TFLOP/s of an H100 or H200 SXM, BF16 without sparsity. 0: unknown.
+double peak_flops(const Target& target, int multiprocessors);
 
 // ---- y = W x, and y = W norm(x): QKV, output projection, lm_head ----
 

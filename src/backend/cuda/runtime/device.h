@@ -15,9 +15,6 @@
 
 namespace moesaic::cuda {
 
-// Of compute capability: the chips that have the instructions of kernels/ptx/block_scaled_mma.cuh.
-inline constexpr int kBlockScaledMajor = 12;
-
 // what: the op or the thing, "load", "layer 3 experts".
 Status check(cudaError_t code, const std::string& what);
 

@@ -33,7 +33,7 @@ class DraftLoader {
 
  private:
   std::string name(const char* tensor) const { return fmt::format("{}: {}", config_.name, tensor); }
-  // Products of MX weights go through kernels that know no SwiGLU of a dense matrix (kernels/sm120/): a
+  // Products of MX weights go through kernels that know no SwiGLU of a dense matrix (quads): a
   // head's have the order that every kernel of gemm() takes.
   Result<Kind> kind_of_all(const std::vector<MatrixView>& sections, const char* tensor) const;
   Status load_norms(const Eagle3Weights& w);

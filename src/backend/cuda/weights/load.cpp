@@ -4,8 +4,7 @@
 #include <cmath>
 
 #include "backend/cuda/kernels/common/attention.h"
-#include "backend/cuda/kernels/sm120/load_tile.h"
-#include "backend/cuda/kernels/sm90/moe_decode.h"
+#include "backend/cuda/ops/expert_weights.h"
 #include "backend/cuda/ops/select.h"
 #include "backend/cuda/weights/upload.h"
 #include "base/error.h"
@@ -14,8 +13,6 @@
 
 namespace moesaic::cuda {
 namespace {
-
-constexpr size_t kSlabHiddenBytes = sizeof(__half) * kSlabRows * sm90::kTopK * sm90::kHidden;
 
 // Loads one model, or counts what it takes: as the uploader was made.
 class ModelLoader {
@@ -80,9 +77,9 @@ Status ModelLoader::load_layer(int index, const LayerWeights& w) {
 Status ModelLoader::alloc_slabs(int index, const std::string& name) {
   Layer& layer = model_.layers[index];
   const size_t experts = config_.experts;
-  ASSIGN_OR_RETURN(layer.fc1_slabs, up_.buffer(experts * sm90::kFc1Bytes, 0, kExpertsPart, name));
-  ASSIGN_OR_RETURN(layer.fc2_slabs, up_.buffer(experts * sm90::kFc2Bytes, 0, kExpertsPart, name));
-  ASSIGN_OR_RETURN(layer.slab_hidden, up_.buffer(kSlabHiddenBytes, 0xFF, kExpertsPart, name));
+  ASSIGN_OR_RETURN(layer.fc1_slabs, up_.buffer(experts * slabs::kFc1Bytes, 0, kExpertsPart, name));
+  ASSIGN_OR_RETURN(layer.fc2_slabs, up_.buffer(experts * slabs::kFc2Bytes, 0, kExpertsPart, name));
+  ASSIGN_OR_RETURN(layer.slab_hidden, up_.buffer(slab_scratch_bytes(kSlabRows), 0xFF, kExpertsPart, name));
   const std::vector<float> scales(kSlabRows, 1.0f / layer.mlp_factor);
   const size_t bytes = kSlabRows * sizeof(float);
   return up_.put(model_.slab_scales, index * bytes, scales.data(), bytes, name);
@@ -92,15 +89,15 @@ Status ModelLoader::load_experts(int index, const LayerWeights& w) {
   Layer& layer = model_.layers[index];
   const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
   if (model_.slabs) RETURN_IF_ERROR(alloc_slabs(index, name("experts")));
-  const Slabs fc1{.data = layer.fc1_slabs.as<uint8_t>(),
-                  .expert_bytes = sm90::kFc1Bytes,
-                  .layout = model_.slab_layout,
-                  .bias = {layer.gate_bias.as<float>(), layer.up_bias.as<float>()}};
-  const Slabs fc2{.data = layer.fc2_slabs.as<uint8_t>(),
-                  .expert_bytes = sm90::kFc2Bytes,
-                  .down = true,
-                  .layout = model_.slab_layout,
-                  .bias = {layer.down_bias.as<float>()}};
+  const SlabParams fc1{.layout = model_.slab_layout,
+                       .bias = {layer.gate_bias.as<float>(), layer.up_bias.as<float>()},
+                       .out = layer.fc1_slabs.as<uint8_t>(),
+                       .expert_bytes = slabs::kFc1Bytes};
+  const SlabParams fc2{.down = true,
+                       .layout = model_.slab_layout,
+                       .bias = {layer.down_bias.as<float>()},
+                       .out = layer.fc2_slabs.as<uint8_t>(),
+                       .expert_bytes = slabs::kFc2Bytes};
   const auto kind = [&](const ExpertsView& e) { return kind_of(e.first.format, std::nullopt, model_.w4a8); };
   ASSIGN_OR_RETURN(layer.gate_up, up_.experts({w.gate, w.up}, kind(w.gate), RowOrder::kPairs, kExpertsPart,
                                               name("gate_up experts"), model_.slabs ? &fc1 : nullptr));
@@ -163,19 +160,7 @@ Status ModelLoader::run(const ModelWeights& weights, const LoadProgress& progres
   return up_.finish();
 }
 
-bool has_block_scaled_mma(int device) {
-  int major = 0;
-  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         major == kBlockScaledMajor;
-}
-
 }  // namespace
-
-sm90::SlabLayout device_layout(int device, int max_sms) {
-  int sms = 0;
-  if (cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return {};
-  return sm90::slab_layout(std::min(max_sms > 0 ? std::min(sms, max_sms) : sms, sm90::kMostSms));
-}
 
 Paths paths_of(const ModelConfig& c, const ModelWeights& stored, const BackendOptions& options) {
   const ModelWeights weights = merged_formats(stored);
@@ -189,8 +174,8 @@ Paths paths_of(const ModelConfig& c, const ModelWeights& stored, const BackendOp
                            .swiglu_limit = c.swiglu_limit};
   const auto experts = select(shape, target);
   const auto is = [&](ExpertsLayout layout) { return experts.ok() && experts.value()->layout == layout; };
-  const sm90::SlabLayout layout = device_layout(options.device, options.max_sms);
-  return {.slabs = is(ExpertsLayout::kSlabs) && sm90::prepare_moe_decode(layout).ok(),
+  const slabs::SlabLayout layout = slab_layout_of(options.device, options.max_sms);
+  return {.slabs = is(ExpertsLayout::kSlabs) && prepare_slabs(layout),
           .w4a8 = is(ExpertsLayout::kQuads),
           .dense_mx = options.moe_path == MoePath::kW4A8,
           .slab_layout = layout};
@@ -223,10 +208,8 @@ Result<LoadedModel> load_model(const ModelConfig& config, const ModelWeights& we
   RETURN_IF_ERROR(unsupported(config));
   RETURN_IF_ERROR(check_adapters(weights, options));
   LoadedModel model = model_of(config, paths_of(config, weights, options));
-  model.emulated = !has_block_scaled_mma(options.device);
-  if (model.w4a8) RETURN_IF_ERROR(sm120::load_expert_tiles());
-  if (model.dense_mx) RETURN_IF_ERROR(sm120::load_dense_tiles());
-  model.emulated |= sm120::emulates();
+  RETURN_IF_ERROR(load_quad_kernels(model.w4a8, model.dense_mx));
+  model.emulated = emulates_quads();
   Uploader up;
   RETURN_IF_ERROR(up.open(stream, weights.pools));
   RETURN_IF_ERROR(ModelLoader(model, options, up).run(weights, progress));

@@ -7,11 +7,9 @@
 
 namespace moesaic::cuda {
 
-// Of the device, or of max_sms multiprocessors of it (0: all).
-sm90::SlabLayout device_layout(int device, int max_sms);
-// options.moe_path: kW4A8 where kAuto stands for it.
+// options.moe_path must be resolved: kW4A8 where kAuto stands for it.
 Paths paths_of(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
-// What the model's weights take, by part.
+// The memory that the model's weights take, by part.
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
                                     const BackendOptions& options, const Paths& paths);
 // Uploads and repacks. An error for a model that the kernels do not take, a damaged tensor or lack of memory.

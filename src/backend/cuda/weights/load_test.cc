@@ -56,7 +56,7 @@ TEST(CountModel, TakesWhatTheFormatsTake) {
 }
 
 TEST(CountModel, SlabsTakeThePlaceOfTheGeneralOrder) {
-  const double experts = 24.0 * 32 * (sm90::kFc1Bytes + sm90::kFc2Bytes);
+  const double experts = 24.0 * 32 * (slabs::kFc1Bytes + slabs::kFc2Bytes);
   EXPECT_NEAR(count("gpt-oss-20b", true).at(kExpertsPart), experts, 0.001 * experts);
   EXPECT_NEAR(count("gpt-oss-20b", false).at(kExpertsPart), experts, 0.005 * experts);
 }

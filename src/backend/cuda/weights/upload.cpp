@@ -6,8 +6,7 @@
 #include <optional>
 #include <thread>
 
-#include "backend/cuda/kernels/sm120/repack_quads.h"
-#include "backend/cuda/kernels/sm90/repack_slabs.h"
+#include "backend/cuda/ops/expert_weights.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {
@@ -213,7 +212,7 @@ Result<Raw> Uploader::place(const ExpertsView& e, Stage* stage, int64_t& at,
 // sections: one, or gate and up for RowOrder::kPairs, of the experts from `expert` on. Fills the weight tiles
 // from `weight_tile` on.
 Status Uploader::repack(const std::vector<ExpertsView>& sections, const Matrix& out, int64_t expert,
-                        int64_t weight_tile, const Slabs* slabs) {
+                        int64_t weight_tile, const SlabParams* slabs) {
   const bool here = resident(sections[0].first.data) != nullptr;
   Stage* stage = nullptr;
   if (!here) {
@@ -243,21 +242,14 @@ Status Uploader::repack(const std::vector<ExpertsView>& sections, const Matrix& 
     RETURN_IF_ERROR(send(*stage, stage->device.as<std::byte>(), static_cast<size_t>(at)));
     RETURN_IF_ERROR(check(cudaStreamWaitEvent(stream_, stage->copied), "upload"));
   }
-  if (in_quads(out.kind)) {
-    RETURN_IF_ERROR(sm120::repack(p, stream_));
-  } else if (slabs == nullptr) {
-    RETURN_IF_ERROR(cuda::repack(p, stream_));
+  if (slabs == nullptr) {
+    RETURN_IF_ERROR(repack_weights(p, stream_));
   } else {
-    SlabParams s{.source = {p.source[0], p.source[1]},
-                 .down = slabs->down,
-                 .layout = slabs->layout,
-                 .experts = p.experts,
-                 .bias = {slabs->bias[0], slabs->bias[1]},
-                 .out = slabs->data + expert * slabs->expert_bytes,
-                 .expert_bytes = slabs->expert_bytes,
-                 .fault = p.fault};
+    SlabParams s = *slabs;
+    std::copy_n(p.source, 2, s.source);
+    s.experts = p.experts, s.fault = p.fault, s.out += expert * s.expert_bytes;
     for (size_t i = 0; i < sections.size(); ++i) s.bias[i] += expert * sections[i].first.rows;
-    RETURN_IF_ERROR(repack_slabs(s, stream_));
+    RETURN_IF_ERROR(repack_weights(s, stream_));
   }
   return stage != nullptr ? check(cudaEventRecord(stage->repacked, stream_), "upload") : Status();
 }
@@ -301,7 +293,7 @@ Result<Matrix> Uploader::pairs(const MatrixView& gate, const MatrixView& up, Kin
 }
 
 Result<Matrix> Uploader::experts(const std::vector<ExpertsView>& sections, Kind kind, RowOrder order,
-                                 const char* part, const std::string& name, const Slabs* slabs) {
+                                 const char* part, const std::string& name, const SlabParams* slabs) {
   Matrix out{.kind = kind, .order = order, .cols = sections[0].first.cols, .experts = sections[0].count};
   for (const ExpertsView& s : sections) out.rows += s.first.rows;
   out.weight_tiles = weight_tiles_of(out.rows);

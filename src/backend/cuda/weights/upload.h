@@ -14,19 +14,9 @@
 #include "backend/backend.h"
 #include "backend/cuda/kernels/common/repack.h"
 #include "backend/cuda/layout/matrix.h"
-#include "backend/cuda/layout/slab_layout.h"
 #include "base/thread_pool.h"
 
 namespace moesaic::cuda {
-
-// Where experts in the order of layout/slab_layout.h go, and their biases, [experts, rows of a section].
-struct Slabs {
-  uint8_t* data = nullptr;
-  size_t expert_bytes = 0;
-  bool down = false;
-  sm90::SlabLayout layout;
-  const float* bias[2] = {};
-};
 
 class Uploader {
  public:
@@ -47,9 +37,9 @@ class Uploader {
   Result<Matrix> pairs(const MatrixView& gate, const MatrixView& up, Kind kind, const char* part,
                        const std::string& name);
   // sections: gate and up (RowOrder::kPairs), or one.
-  // slabs, if wanted: the experts go there, and not into the matrix.
+  // slabs, if wanted: the experts go there, and not into the matrix. Sources, experts and fault are not read.
   Result<Matrix> experts(const std::vector<ExpertsView>& sections, Kind kind, RowOrder order,
-                         const char* part, const std::string& name, const Slabs* slabs = nullptr);
+                         const char* part, const std::string& name, const SlabParams* slabs = nullptr);
   Result<Table> table(const MatrixView& m, const char* part, const std::string& name);
   // Floats one behind the other, checked for NaN and infinity; *largest: the largest magnitude.
   Result<DeviceBuffer> vector(const std::vector<MatrixView>& parts, const std::string& name,
@@ -83,7 +73,7 @@ class Uploader {
   const std::byte* resident(const std::byte* host) const;
   Result<Raw> place(const ExpertsView& e, Stage* stage, int64_t& at, std::vector<Copy>& copies) const;
   Status repack(const std::vector<ExpertsView>& sections, const Matrix& out, int64_t expert,
-                int64_t weight_tile, const Slabs* slabs);
+                int64_t weight_tile, const SlabParams* slabs);
   Status copy_rows(const std::byte* source, int64_t stride, int64_t bytes, int64_t rows, std::byte* target);
 
   static constexpr size_t kPiece = 32u << 20;

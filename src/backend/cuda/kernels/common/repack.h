@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/layout/matrix.h"
+#include "backend/cuda/layout/slab_layout.h"
 
 namespace moesaic::cuda {
 
@@ -15,8 +16,8 @@ struct Raw {
   int64_t expert_stride = 0, expert_scale_stride = 0;
 };
 
-// Of several the greatest is left. kTooLarge: a scale of kQ8_0 above kMostQ8Scale; F16 does not hold 128
-// times as much.
+// The greatest of several faults is left. kTooLarge: a scale of kQ8_0 above kMostQ8Scale; F16 does not hold
+// 128 times as much.
 enum RepackFault : int { kNone, kTooLarge, kNotFinite, kNanScale };
 inline constexpr float kMostQ8Scale = 511.0f;
 
@@ -33,7 +34,20 @@ struct RepackParams {
   int* fault;     // a RepackFault is left here
 };
 
+// Every kind but those in quads.
 Status repack(const RepackParams& params, cudaStream_t stream);
+
+// Experts to slabs (kernels/sm90/repack_slabs.h).
+struct SlabParams {
+  Raw source[2] = {};  // gate and up, or down
+  bool down = false;
+  slabs::SlabLayout layout;
+  int64_t experts = 0;
+  const float* bias[2] = {};  // of the experts' gate and up, or down; [experts, rows of the section]
+  uint8_t* out = nullptr;
+  size_t expert_bytes = 0;
+  int* fault = nullptr;  // a RepackFault is left here
+};
 
 // A table as a section; its rows are not counted.
 inline Raw raw_of(const Table& t) {

@@ -84,6 +84,8 @@ Result<const void*> load_tile(const void* kernel, const std::string& name, size_
 }
 
 bool emulates() {
+  const Result<cudaDeviceProp> p = properties();
+  if (!p.ok() || p.value().major != kBlockScaledMajor) return true;
   const Result<int> device = current_device();
   return device.ok() && device.value() < std::ssize(emulated) &&
          emulated[static_cast<size_t>(device.value())];

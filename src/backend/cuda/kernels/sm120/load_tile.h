@@ -10,6 +10,9 @@
 
 namespace moesaic::cuda::sm120 {
 
+// Major compute capability of the chips that have the instructions of kernels/ptx/block_scaled_mma.cuh.
+inline constexpr int kBlockScaledMajor = 12;
+
 // The user's, where tiles are kept.
 FileCache kernel_cache();
 
@@ -24,7 +27,8 @@ Result<DeviceCode> device_code();
 // the compiled code's own word (native.cu). Not while a stream is captured.
 cudaError_t read_native_mma(int& native);
 
-// Whether a tile that was loaded for the current device emulates block-scaled MMA.
+// Whether the current device lacks block-scaled MMA, or a tile that was loaded for it emulates the
+// instruction.
 bool emulates();
 
 // The tile `name` of tile_code.h on the current device; stays loaded.

@@ -1,5 +1,6 @@
-// As much of CUDA's runtime as an operator on the host needs: one device, an H200, whose memory is the
-// host's. Memory comes poisoned, so that what nobody wrote is seen.
+// A device that is the host, as much as the backend needs of CUDA's runtime: one H200, whose memory is the
+// host's and whose work is done when it is asked for. Memory comes poisoned, so that what nobody wrote is
+// seen.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -8,17 +9,7 @@
 #include <map>
 #include <utility>
 
-#include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/kernels/sm120/gemm.h"
-#include "backend/cuda/kernels/sm120/load_tile.h"
-#include "backend/cuda/kernels/sm120/repack_quads.h"
-#include "backend/cuda/kernels/sm90/dense_decode.h"
-#include "backend/cuda/layout/model.h"
-#include "backend/cuda/ops/linear.h"
-#include "backend/cuda/runtime/bandwidth.h"
-#include "backend/cuda/runtime/launch_log.h"
 #include "backend/cuda/testing/host_simulator/captures.h"
-#include "base/error.h"
 
 namespace {
 std::map<const std::byte*, size_t>& allocations() {
@@ -53,8 +44,29 @@ cudaError_t cudaFree(void* p) {
 cudaError_t cudaMallocHost(void** p, size_t bytes) { return *p = std::malloc(bytes), cudaSuccess; }
 cudaError_t cudaFreeHost(void* p) { return std::free(p), cudaSuccess; }
 cudaError_t cudaMemset(void* p, int value, size_t bytes) { return std::memset(p, value, bytes), cudaSuccess; }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  return std::memcpy(to, from, bytes), cudaSuccess;
+cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t) {
+  return cudaMemset(p, value, bytes);
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
+  return cudaMemcpy(to, from, bytes, kind);
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return *stream = nullptr, cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return *event = nullptr, cudaSuccess; }
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
+  return *milliseconds = 1, cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
@@ -118,6 +130,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 132, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaFuncGetName(const char** name, const void*) { return *name = "", cudaSuccess; }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, const void*) { return *a = {}, cudaSuccess; }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
@@ -133,27 +149,3 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
   return cudaSuccess;
 }
 }
-
-// What is compiled for other devices only, or for a model.
-namespace moesaic {
-std::string cuda_absent() { return {}; }
-namespace cuda {
-cudaError_t probe_code() { return cudaSuccess; }
-sm90::SlabLayout device_layout(int, int) { return sm90::slab_layout(sm90::kFullSms); }
-bool sm90::dense_decode_fits(int64_t, int) { return false; }
-namespace sm120 {
-Status load_expert_tiles() { return invalid("not on the host"); }
-bool emulates() { return false; }
-Status repack(const RepackParams&, cudaStream_t) { return invalid("not on the host"); }
-Status expand(const __nv_bfloat16*, const int32_t*, const Tokens&, cudaStream_t) {
-  return invalid("not on the host");
-}
-Status gemm(const QuadWeights&, const Tokens&, Tile, const SwiGluMx&, cudaStream_t) {
-  return invalid("not on the host");
-}
-Status gemm(const QuadWeights&, const Tokens&, Tile, const Store&, cudaStream_t) {
-  return invalid("not on the host");
-}
-}  // namespace sm120
-}  // namespace cuda
-}  // namespace moesaic

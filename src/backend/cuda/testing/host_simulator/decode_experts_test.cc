@@ -9,8 +9,8 @@ namespace {
 
 using Full = Configs<kFullSms>;
 using Any = Configs<0>;
-alignas(128) uint8_t raw[std::max(sizeof(MoeDecodeShared<Full::EightTokens>),
-                                  sizeof(MoeDecodeShared<Any::EightTokens>))];  // the kernel's
+alignas(128) thread_local uint8_t raw[std::max(sizeof(MoeDecodeShared<Full::EightTokens>),
+                                               sizeof(MoeDecodeShared<Any::EightTokens>))];  // the kernel's
 
 constexpr int kMostTokens = 8;
 

@@ -19,6 +19,9 @@
 #define __maxnreg__(...)
 #undef __forceinline__
 #define __forceinline__ inline
+// All fibers of a block run in one thread. A kernel's own `extern` arrays are defined in kernels/.
+#undef __shared__
+#define __shared__ thread_local
 #define threadIdx (moesaic::cuda::on_host::ThreadBlock::mine().thread_index())
 #define blockIdx (moesaic::cuda::on_host::ThreadBlock::mine().index())
 #define blockDim (moesaic::cuda::on_host::ThreadBlock::mine().size())

@@ -7,7 +7,7 @@
 
 namespace moesaic::cuda::sm90 {
 
-alignas(1024) inline uint8_t wgmma_shared[kSharedLimit];  // the kernel's
+alignas(1024) inline thread_local uint8_t wgmma_shared[kSharedLimit];  // the kernel's
 
 // Where gemm_wgmma.h's ActivationTiles has a tile's element, of `width` tokens.
 inline int64_t place_in_tile(int width, int token, int column) {

@@ -6,7 +6,7 @@
 namespace moesaic::cuda::sm90 {
 namespace {
 
-alignas(128) uint8_t split_k_shared[sizeof(SplitKShared)];  // the kernel's
+alignas(128) thread_local uint8_t split_k_shared[sizeof(SplitKShared)];  // the kernel's
 
 template <bool kDown>
 void run(const SplitKParams& p) {

@@ -1,6 +1,6 @@
 #include "backend/cuda/kernels/common/moe_rows.cu"
 namespace moesaic::cuda {
 namespace {
-RowChoice row_choice[1];
+thread_local RowChoice row_choice[1];
 }
 }  // namespace moesaic::cuda

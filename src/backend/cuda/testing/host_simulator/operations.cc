@@ -1,0 +1,144 @@
+// Launch functions whose kernels do not run in the simulator: in plain loops, or by another kernel, or
+// absent.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "backend/cuda/kernels/common/route.h"
+#include "backend/cuda/kernels/common/sample.h"
+#include "backend/cuda/kernels/sm120/gemm.h"
+#include "backend/cuda/kernels/sm120/load_tile.h"
+#include "backend/cuda/kernels/sm120/repack_quads.h"
+#include "backend/cuda/kernels/sm90/attention.h"
+#include "backend/cuda/kernels/sm90/dense_decode.h"
+#include "backend/cuda/runtime/bandwidth.h"
+#include "backend/cuda/runtime/random.h"
+#include "base/error.h"
+#include "core/choose_token.h"
+#include "mx/formats.h"
+
+namespace moesaic::cuda {
+namespace {
+
+float bf16_at(const void* p, int64_t i) { return mx::decode_bf16(static_cast<const uint16_t*>(p)[i]); }
+uint16_t half_word(float v, bool bf16) { return bf16 ? mx::encode_bf16(v) : mx::encode_f16(v); }
+
+// A row's attention, of one query head.
+void attend_head(const Attention& p, const RowTile& tile, int head) {
+  const int64_t dim = p.head_dim, kv_head = head / (p.heads / p.kv_heads), row = tile.row;
+  const int first = p.window > 0 ? std::max(0, tile.position - p.window + 1) : 0;
+  std::vector<double> sum(static_cast<size_t>(dim));
+  double total = std::exp(p.sinks[head]);
+  for (int key = first; key <= tile.position; ++key) {
+    const int64_t page = p.pages[tile.table[p.sliding ? 1 : 0] + key / kPageTokens];
+    const int64_t at = (page * p.kv_heads + kv_head) * kPageTokens * dim;
+    double score = 0;
+    for (int d = 0; d < dim; ++d)
+      score += double{bf16_at(p.q, (row * p.heads + head) * dim + d)} *
+               bf16_at(p.k, at + k_at(p.head_dim, key % kPageTokens, d));
+    const double weight = std::exp(score / std::sqrt(static_cast<double>(dim)));
+    total += weight;
+    for (int d = 0; d < dim; ++d)
+      sum[static_cast<size_t>(d)] += weight * bf16_at(p.v, at + v_at(key % kPageTokens, d));
+  }
+  for (int d = 0; d < dim; ++d)
+    static_cast<uint16_t*>(p.out)[(row * p.heads + head) * dim + d] =
+        half_word(static_cast<float>(sum[static_cast<size_t>(d)] / total), p.bf16);
+}
+Status attend_rows(const Attention& p) {
+  EXPECT_FALSE(p.fp8);
+  for (int i = 0; i < p.tile_count; ++i) {
+    EXPECT_EQ(p.tiles[i].count, 1);
+    for (int head = 0; head < p.heads; ++head) attend_head(p, p.tiles[i], head);
+  }
+  return {};
+}
+
+Status absent(const char* what) { return error(StatusCode::kInternal, "{} is not here", what); }
+
+}  // namespace
+
+Status attend_decode(const Attention& p, cudaStream_t) {
+  for (int i = 0; i < p.tile_count; ++i)
+    EXPECT_GE(p.kv_splits, kv_splits_of(p.tiles[i].position / kPageTokens + 1));
+  return attend_rows(p);
+}
+Status attend_prefill(const Attention& p, cudaStream_t) { return attend_rows(p); }
+Status attend_portable(const Attention& p, cudaStream_t) { return attend_rows(p); }
+
+Status copy_step_inputs(const StepInputs& p, cudaStream_t) {
+  std::memcpy(p.inputs, p.packed, static_cast<size_t>(p.count) * sizeof(int32_t));
+  for (int row = 0; row < p.rows; ++row) {
+    const int32_t source = p.inputs[p.token_sources + row];
+    if (source >= 0) p.inputs[p.tokens + row] = p.sampled_tokens[source];
+  }
+  return {};
+}
+Status sample(const SampleRows& p, cudaStream_t) {
+  for (int row = 0; row < p.rows; ++row) {
+    EXPECT_LT(p.sampling[row].logprobs, 0);
+    SampleResult& result = p.results[*p.result_buffer * p.stride + row];
+    p.sampled_tokens[row] = result.token =
+        choose_token({p.logits + int64_t{row} * p.vocab, static_cast<size_t>(p.vocab)}, {}, p.sampling[row]);
+    result.fault = *p.fault;
+  }
+  return {};
+}
+
+namespace sm90 {
+
+// By the kernel for every device: its order of sums is another, and that is all.
+namespace {
+template <class Epilogue>
+Status decode(const Matrix& w, Activations x, const Epilogue& out, cudaStream_t stream) {
+  EXPECT_EQ(x.rows, nullptr);
+  x.tile = x.tokens <= 8 ? 8 : x.tokens <= 16 ? 16 : 32;
+  return gemm(w, x, out, stream);
+}
+template <class Epilogue>
+Status decode_normed(const Matrix& w, const Norm& x, const Epilogue& out, cudaStream_t stream) {
+  RETURN_IF_ERROR(norm(x, stream));
+  return decode(w, {.x = x.out, .factor = 1.0f / x.factor, .tokens = x.rows}, out, stream);
+}
+}  // namespace
+bool dense_decode_fits(int64_t, int tokens) { return tokens <= 32; }
+Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream) {
+  return decode(w, x, out, stream);
+}
+Status dense_decode(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream) {
+  return decode(w, x, out, stream);
+}
+Status dense_decode(const Matrix& w, const Norm& x, const Store& out, cudaStream_t stream) {
+  return decode_normed(w, x, out, stream);
+}
+Status dense_decode(const Matrix& w, const Norm& x, const Qkv& out, cudaStream_t stream) {
+  return decode_normed(w, x, out, stream);
+}
+
+}  // namespace sm90
+
+namespace sm120 {
+
+bool emulates() { return true; }
+Status load_expert_tiles() { return absent("quads"); }
+Status load_dense_tiles() { return absent("quads"); }
+Status repack(const RepackParams&, cudaStream_t) { return absent("quads"); }
+Status expand(const __nv_bfloat16*, const int32_t*, const Tokens&, cudaStream_t) { return absent("quads"); }
+Status norm_expand(const Norm&, const Tokens&, cudaStream_t) { return absent("quads"); }
+Status gemm(const QuadWeights&, const Tokens&, Tile, const SwiGluMx&, cudaStream_t) {
+  return absent("quads");
+}
+Status gemm(const QuadWeights&, const Tokens&, Tile, const Store&, cudaStream_t) { return absent("quads"); }
+Status gemm(const QuadWeights&, const Tokens&, Tile, const Qkv&, cudaStream_t) { return absent("quads"); }
+
+}  // namespace sm120
+
+// ---- runtime/ ----
+
+cudaError_t probe_code() { return cudaSuccess; }
+Result<double> measure_read_bandwidth(cudaStream_t) { return absent("read bandwidth"); }
+Status fill_random(float*, int64_t, uint32_t, cudaStream_t) { return absent("random values"); }
+
+}  // namespace moesaic::cuda

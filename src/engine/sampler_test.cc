@@ -19,26 +19,26 @@ std::vector<float> normal_logits(int vocab, float deviation, uint32_t seed) {
   return logits;
 }
 
-struct Kept {
+struct Weighted {
   int32_t token;
   double weight;
 };
 
 // Temperature, top-k, top-p, min-p, each over what the one before it left; likeliest first.
-std::vector<Kept> by_definition(const SamplingParams& p, const std::vector<float>& logits) {
-  std::vector<Kept> kept;
+std::vector<Weighted> by_definition(const SamplingParams& p, const std::vector<float>& logits) {
+  std::vector<Weighted> kept;
   const double top = *std::max_element(logits.begin(), logits.end());
   for (size_t i = 0; i < logits.size(); ++i)
     kept.push_back({static_cast<int32_t>(i), std::exp((logits[i] - top) / p.temperature)});
   std::stable_sort(kept.begin(), kept.end(),
-                   [&](const Kept& a, const Kept& b) { return logits[a.token] > logits[b.token]; });
+                   [&](const Weighted& a, const Weighted& b) { return logits[a.token] > logits[b.token]; });
   if (p.top_k > 0 && kept.size() > static_cast<size_t>(p.top_k)) kept.resize(p.top_k);
   double total = 0, mass = 0;
-  for (const Kept& k : kept) total += k.weight;
+  for (const Weighted& k : kept) total += k.weight;
   size_t n = 0;
   while (n < kept.size() && mass < p.top_p * total) mass += kept[n++].weight;
   kept.resize(n);
-  std::erase_if(kept, [&](const Kept& k) { return k.weight < p.min_p; });
+  std::erase_if(kept, [&](const Weighted& k) { return k.weight < p.min_p; });
   return kept;
 }
 
@@ -86,9 +86,9 @@ TEST(SamplerFilters, OrderIsTopKThenTopPThenMinP) {
                                   {.top_k = 6, .min_p = 0.3},
                                   {.min_p = 1}};
   for (const SamplingParams& p : cases) {
-    const std::vector<Kept> kept = by_definition(p, logits);
+    const std::vector<Weighted> kept = by_definition(p, logits);
     std::set<int32_t> want, got;
-    for (const Kept& k : kept) want.insert(k.token);
+    for (const Weighted& k : kept) want.insert(k.token);
     for (const int32_t t : drawn(p, logits, 3000)) got.insert(t);
     EXPECT_EQ(got, want) << p.top_k << " " << p.top_p << " " << p.min_p;
   }

@@ -1,4 +1,4 @@
-// What crosses from the scheduler to a backend: one step's tokens. Prefill, decode, chunked prefill and
+// A batch crosses from the scheduler to a backend: one step's tokens. Prefill, decode, chunked prefill and
 // speculative verification are all just a Batch.
 #pragma once
 
@@ -17,8 +17,8 @@ struct KvLayout {
   int page_tokens = kPageTokens;
   int full_pages = 0;    // pages in the pool of the full-attention layers
   int window_pages = 0;  // pages in the pool of the sliding layers
-  // Rows of a step whose logits may be wanted. A backend keeps room for them beside the cache, and makes more
-  // where a step has more.
+  // The logits of so many rows of a step may be wanted. A backend keeps room for them beside the cache, and
+  // makes more if a step has more.
   int logit_rows = 0;
 };
 
@@ -33,11 +33,11 @@ struct Sequence {
 
 inline constexpr int kMostLogprobs = 100;
 
-// How a token is sampled from a row of logits, by a backend that can (Backend::can_sample): of the tokens in
-// order of likelihood (the lower id of equals first) top_k are kept, of these the fewest whose share reaches
-// top_p, of these the ones whose logit lies at most -least temperatures below the top. The token is the one
-// in whose share `uniform` falls, in that order; in order of ids if neither top_k nor top_p cuts.
-// core/choose_token.h does the same on the host.
+// A backend that can sample (Backend::can_sample) takes a token from a row of logits in this way. The tokens
+// stand in order of likelihood, the lower id of equals first. The first top_k are kept, then the fewest of
+// these whose share reaches top_p, then those whose logit lies at most -least temperatures below the top. The
+// token is the one in whose share `uniform` falls, in that order; in order of ids if neither top_k nor top_p
+// cuts. core/choose_token.h does the same on the host.
 struct DeviceSampling {
   double temperature = 0;  // 0: the likeliest token
   double top_p = 1;
@@ -65,13 +65,13 @@ struct Batch {
   std::vector<int32_t> positions;  // [rows], position of each token in its sequence
   std::vector<Sequence> sequences;
   std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
-  // Of each logit row: the backend samples its token and keeps the logits. Empty: the host takes the logits.
+  // [logit_rows] the backend samples the row's token and keeps the logits. Empty: the host takes the logits.
   std::vector<DeviceSampling> sampling;
   // Indices into logit_rows, ascending, in a batch that is sampled: the host takes these rows' logits too,
   // and chooses their tokens itself.
   std::vector<int32_t> host_rows;
-  // Of each row: an index into the tokens that the previous step sampled, which the host need not know yet,
-  // or -1: the token is in `tokens`. Empty: all are.
+  // [rows] an index into the tokens that the previous step sampled, which the host need not know yet, or -1:
+  // the token is in `tokens`. Empty: all are.
   std::vector<int32_t> token_sources;
   std::vector<Continuation> continuations;  // by ascending sequence, in a batch that is sampled
 
@@ -83,7 +83,7 @@ struct WantedRows {
   int first = 0, count = 0;
 };
 WantedRows wanted_rows(const Batch& batch, int sequence);
-// How many rows the sequence may be moved on by; 0: it is no continuation.
+// Returns how many rows the sequence may be moved on by at most; 0: it is no continuation.
 int most_moved(const Batch& batch, int sequence);
 
 // One line that names the first impossible value.

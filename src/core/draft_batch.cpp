@@ -8,7 +8,7 @@
 namespace moesaic {
 namespace {
 
-// rows: that are taken in, at most, from the sequence's first one on.
+// rows: so many are taken in at most, from the sequence's first one on.
 template <typename Drafted>
 Status check_pages(const Drafted& d, const Sequence& s, int rows, const KvLayout& layout) {
   const std::vector<int32_t>& pages = d.full_pages.empty() ? s.full_pages : d.full_pages;
@@ -26,8 +26,15 @@ Status check_pages(const Drafted& d, const Sequence& s, int rows, const KvLayout
 }
 
 template <typename Drafted>
-Status check_sequence(const Drafted& d, const Batch& batch, const Eagle3Config& head) {
+Status check_sequence(const Drafted& d, const Batch& batch, const Eagle3Config& head, int next_tokens,
+                      int sampling) {
   const Sequence& s = batch.sequences[static_cast<size_t>(d.sequence)];
+  if (std::ssize(d.next_tokens) != next_tokens)
+    return invalid("draft: sequence {} gives {} next tokens for {} rows", d.sequence, d.next_tokens.size(),
+                   s.rows);
+  if (!d.sampling.empty() && std::ssize(d.sampling) != sampling)
+    return invalid("draft: sequence {} has sampling for {} of its {} drafts", d.sequence, d.sampling.size(),
+                   sampling);
   for (const int32_t token : d.next_tokens) {
     if (token < 0 || token >= head.vocab)
       return invalid("draft: sequence {} has token {}, the vocabulary has {}", d.sequence, token, head.vocab);
@@ -38,17 +45,6 @@ Status check_sequence(const Drafted& d, const Batch& batch, const Eagle3Config& 
   if (d.drafts < 0 || d.drafts > kMostDraft)
     return invalid("draft: sequence {} wants {} drafts, at most {} are possible", d.sequence, d.drafts,
                    kMostDraft);
-  return {};
-}
-
-template <typename Drafted>
-Status check_counts(const Drafted& d, const Sequence& s, int next_tokens, int sampling) {
-  if (std::ssize(d.next_tokens) != next_tokens)
-    return invalid("draft: sequence {} gives {} next tokens for {} rows", d.sequence, d.next_tokens.size(),
-                   s.rows);
-  if (!d.sampling.empty() && std::ssize(d.sampling) != sampling)
-    return invalid("draft: sequence {} has sampling for {} of its {} drafts", d.sequence, d.sampling.size(),
-                   sampling);
   return {};
 }
 
@@ -73,8 +69,7 @@ Status validate(std::span<const DraftSequence> sequences, size_t tokens, const B
   for (const DraftSequence& d : sequences) {
     const Sequence& s = batch.sequences[static_cast<size_t>(d.sequence)];
     const auto rows = static_cast<int>(std::ssize(d.next_tokens));
-    RETURN_IF_ERROR(check_counts(d, s, std::clamp(rows, 1, s.rows), d.drafts));
-    RETURN_IF_ERROR(check_sequence(d, batch, head));
+    RETURN_IF_ERROR(check_sequence(d, batch, head, std::clamp(rows, 1, s.rows), d.drafts));
     RETURN_IF_ERROR(check_pages(d, s, rows, layout));
     drafts += static_cast<size_t>(d.drafts);
   }
@@ -92,8 +87,8 @@ Status validate(std::span<const SequenceAhead> sequences, const Batch& batch, co
     const int logit_rows = wanted_rows(batch, d.sequence).count, moves = most_moved(batch, d.sequence);
     if (logit_rows == 0 && d.drafts > 0)
       return invalid("draft: sequence {} wants drafts behind a row without logits", d.sequence);
-    RETURN_IF_ERROR(check_counts(d, s, s.rows - logit_rows, d.drafts + moves + std::max(0, logit_rows - 1)));
-    RETURN_IF_ERROR(check_sequence(d, batch, head));
+    RETURN_IF_ERROR(
+        check_sequence(d, batch, head, s.rows - logit_rows, d.drafts + moves + std::max(0, logit_rows - 1)));
     RETURN_IF_ERROR(check_pages(d, s, s.rows + moves, layout));
   }
   return {};
@@ -118,7 +113,7 @@ DraftRounds::DraftRounds(std::span<const DraftSequence> sequences, const Batch& 
   find_logit_rows();
 }
 
-// The last row of each sequence that wants another draft.
+// They are the last rows of the sequences that want another draft.
 void DraftRounds::find_logit_rows() {
   logit_rows_.clear();
   for (size_t i = 0; i < rows_.size(); ++i) {

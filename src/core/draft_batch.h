@@ -1,4 +1,4 @@
-// What a draft head computes after a step: rows of the step that it takes in, and tokens that it drafts.
+// A draft head computes this after a step: it takes in rows of the step and drafts tokens behind them.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct DraftSequence {
   // rows of them. Rows beyond were not accepted. In a prompt's chunk they are the prompt's own tokens.
   std::vector<int32_t> next_tokens = {};
   int drafts = 0;  // tokens wanted after the last of the tokens that follow, at most kMostDraft
-  // How each draft is chosen, [drafts], with the uniform number that the target's sampler will use for the
-  // same token; empty: the likeliest.
+  // The way in which each draft is chosen, [drafts], with the uniform number that the target's sampler will
+  // use for the same token; empty: the likeliest.
   std::vector<DeviceSampling> sampling = {};
   // A page table that reaches the position of the last row taken in + drafts - 1. Empty: the batch's own.
   std::vector<int32_t> full_pages = {};
@@ -35,15 +35,15 @@ struct SequenceAhead {
   int sequence = 0;                       // its index in that step's batch
   std::vector<int32_t> next_tokens = {};  // the tokens that follow its rows without logits
   int drafts = 0;                         // tokens wanted behind what the step samples, at most kMostDraft
-  // How each draft is chosen; empty: the likeliest. If n drafted rows hold, of this step and of the one that
-  // it goes on from, draft i is chosen by sampling[n + i]: as many more as there are such rows.
+  // The way in which each draft is chosen; empty: the likeliest. If n drafted rows hold, of this step and of
+  // the one that it goes on from, draft i is chosen by sampling[n + i]: as many more as there are such rows.
   std::vector<DeviceSampling> sampling = {};
   std::vector<int32_t> full_pages = {};  // as above, if all drafted rows hold
   int begin = 0;                         // as above
 };
 
-// One line that names the first value that a backend could not rely on. batch: of the last step; tokens:
-// places for drafts.
+// Returns one line that names the first value that a backend could not rely on. batch: of the last step;
+// tokens: places for drafts.
 Status validate(std::span<const DraftSequence> sequences, size_t tokens, const Batch& batch,
                 const Eagle3Config& head, const KvLayout& layout);
 Status validate(std::span<const SequenceAhead> sequences, const Batch& batch, const Eagle3Config& head,
@@ -62,12 +62,12 @@ class DraftRounds {
  public:
   DraftRounds(std::span<const DraftSequence> sequences, const Batch& batch);
 
-  std::span<const DraftRow> rows() const { return rows_; }  // of this round; none: all is done
+  std::span<const DraftRow> rows() const { return rows_; }  // this round's; none: all is done
   std::span<const int> source_rows() const { return source_rows_; }
   std::span<const int32_t> pages(const DraftRow& row) const { return pages_[static_cast<size_t>(row.of)]; }
   // The first position that the row attends to, but for a window.
   int begin(const DraftRow& row) const { return sequences_[static_cast<size_t>(row.of)].begin; }
-  // The rows of this round whose logits give a token.
+  // The indices of this round's rows whose logits give a token.
   std::span<const int> logit_rows() const { return logit_rows_; }
   // logits: [logit_rows, ids]. Puts the chosen tokens where draft() returns them, and makes the next round.
   // Its row i goes on from this one's logit_rows()[kept()[i]].
@@ -86,7 +86,7 @@ class DraftRounds {
 
   std::span<const DraftSequence> sequences_;
   std::vector<std::span<const int32_t>> pages_;  // [sequences]
-  std::vector<size_t> first_draft_;              // [sequences], in the tokens of draft()
+  std::vector<size_t> first_draft_;              // [sequences] indices into the tokens of draft()
   std::vector<DraftRow> rows_;
   std::vector<int> source_rows_, logit_rows_, kept_;
   int round_ = 0;

@@ -35,12 +35,12 @@ KvFileHeader kv_file_header(const HashKey& key, const KvPart& part, std::span<co
 const char* kv_file_fault(const HashKey& key, const KvPart& part, const KvFileHeader& header,
                           std::span<const std::byte> bytes);
 std::string kv_file_name(const KvPart& part);
-// Nothing for any other name than kv_file_name() gives.
+// Returns nothing for a name that kv_file_name() does not give.
 std::optional<KvPart> kv_part_of(std::string_view file_name);
 
 class DiskTier final : public IndexedTier {
  public:
-  // Makes the folder if the one above it is there. An error if it is not this user's alone, or another
+  // Makes the folder if the one above it is there. It is an error if it is not this user's alone, or another
   // process has it. most_bytes 0: half of what is free and of what the parts take now.
   static Result<std::unique_ptr<DiskTier>> open(const std::string& folder, uint64_t most_bytes);
 

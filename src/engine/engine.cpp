@@ -137,8 +137,8 @@ void Engine::take_token(Request& r, Result<SampledToken> sampled) {
   if (!r.done() && std::ssize(r.tokens) >= r.limit) r.finish = FinishReason::kLength;
 }
 
-// The step before is taken. A request that has ended by now has its last row beyond its tokens. Which rows
-// were computed where is for the drafter alone.
+// Call it when the step before is taken. A request that has ended by now has its last row beyond its tokens.
+// Only a drafter has to know which rows were computed where.
 std::vector<Engine::RequestRows> Engine::rows_of(const ScheduledBatch& step) const {
   std::vector<RequestRows> rows;
   for (size_t i = 0; i < step.requests.size(); ++i) {
@@ -151,14 +151,12 @@ std::vector<Engine::RequestRows> Engine::rows_of(const ScheduledBatch& step) con
                     .rows = {},
                     .full_pages = {}});
     if (!speculator_) continue;
-    const bool continues = std::ranges::binary_search(step.batch.continuations, static_cast<int>(i), {},
-                                                      &Continuation::sequence);
-    rows.back().rows = {
-        .request = r.id,
-        .sequence = static_cast<int>(i),
-        .first_row = s.first_row,
-        .first_position = continues ? static_cast<int>(r.tokens.size()) - 1 : s.context - s.rows,
-        .rows = s.rows};
+    const bool moves = most_moved(step.batch, static_cast<int>(i)) > 0;
+    rows.back().rows = {.request = r.id,
+                        .sequence = static_cast<int>(i),
+                        .first_row = s.first_row,
+                        .first_position = moves ? static_cast<int>(r.tokens.size()) - 1 : s.context - s.rows,
+                        .rows = s.rows};
     rows.back().full_pages = s.full_pages;
   }
   return rows;
@@ -266,7 +264,7 @@ void Engine::take_host_row(const WantedRow& row, std::span<float> logits,
   take_token(r, picked->ok() ? r.sampler->take(std::move(picked->value())) : picked->status());
 }
 
-// 0 of a step that computes a prompt too.
+// Returns 0 for a step that computes a prompt too.
 int Engine::sampled_rows(const ScheduledBatch& step) {
   return std::ssize(step.batch.logit_rows) == step.batch.rows() ? step.batch.rows() : 0;
 }
@@ -289,8 +287,8 @@ void Engine::take_logits(const ScheduledBatch& step) {
   end_step(std::move(rows), false);
 }
 
-// Where its grammar's mask is not there yet the token is sampled later; until then there is nothing to
-// schedule, unless the request is preempted: it is computed again, to the logits that it holds.
+// If its grammar's mask is not there yet the token is sampled later. Until then there is nothing to schedule,
+// unless the request is preempted: it is computed again, to the logits that it holds.
 void Engine::sample(const std::shared_ptr<Request>& request, std::span<float> logits) {
   Request& r = *request;
   if (r.done() || !r.held.empty()) return;
@@ -317,7 +315,7 @@ void Engine::sample_held() {
   }
 }
 
-// In a step that has nothing else to do; others may be submitted meanwhile, so not for long.
+// The step has nothing else to do. It does not wait for long, as others may be submitted meanwhile.
 void Engine::wait_for_others() const {
   if (scheduler_->fetches()) return store_->wait();
   if (!held_.empty()) held_.front()->sampler->wait_until(std::chrono::steady_clock::now() + kMaskWait);
@@ -328,8 +326,8 @@ Engine::Clock::duration Engine::drafting_time() const {
   return std::chrono::duration_cast<Clock::duration>(seconds);
 }
 
-// A draft goes on from tokens that are known, and the rows behind it are known once it is verified; unless
-// the device goes on by itself.
+// A draft goes on from tokens that are known, and the rows behind it are known once it is verified. A device
+// that goes on by itself needs neither.
 bool Engine::must_take_first() {
   if (running_.wanted.empty()) return false;
   if (running_.begun) return !scheduler_->can_continue();
@@ -343,8 +341,8 @@ Status Engine::fail(const Status& status) {
   return status;
 }
 
-// Rows of prompts of the step whose end the engine has just waited for. A step with few of them takes nearly
-// as long as one with many: the rate is the best one, of late.
+// The rows of prompts that count are those of the step whose end the engine has just waited for. A step with
+// few of them takes nearly as long as one with many, so the rate is the best one of the last steps.
 void Engine::measure_prompts(const ScheduledBatch& step, Clock::time_point begun_at) {
   constexpr double kFade = 0.01;
   const int rows = step.batch.rows() - static_cast<int>(step.batch.logit_rows.size());

@@ -11,8 +11,8 @@
 
 namespace moesaic {
 
-// Bounded in bytes. A part goes before its parent; of those that none here builds on, the longest unused
-// first. Not thread-safe.
+// The index is bounded in bytes. A part goes before its parent; among the parts that none here builds on the
+// longest unused one goes first. It is not thread-safe.
 class KvIndex {
  public:
   explicit KvIndex(uint64_t most_bytes) : most_bytes_(most_bytes) {}
@@ -25,9 +25,9 @@ class KvIndex {
   // Takes parts out until there is room for so many bytes, or none is left.
   std::vector<KvPart> make_room(uint64_t bytes);
   bool fits(uint64_t bytes) const { return bytes_ + bytes <= most_bytes_; }
-  // A part that is not there, as the one that was used last.
+  // Adds a part that is not there, as the one that was used last.
   void add(const KvPart& part, uint64_t bytes);
-  // Used now; nothing for a part that is not there.
+  // The part counts as used now. A part that is not there is ignored.
   void touch(const KvPartId& id);
   void erase(const KvPartId& id);
   // Aborts unless all counts are right. For tests.
@@ -45,7 +45,7 @@ class KvIndex {
 
   uint64_t most_bytes_, bytes_ = 0, now_ = 0;
   std::unordered_map<KvPartId, Entry> parts_;
-  std::unordered_map<KvPartId, int> children_;  // of a part, whether it is here or not; none is 0
+  std::unordered_map<KvPartId, int> children_;  // by part, which need not be here; none is 0
   std::set<Leaf> leaves_;                       // parts without children, the longest unused first
 };
 

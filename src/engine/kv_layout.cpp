@@ -138,7 +138,7 @@ Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& d) {
 
 namespace {
 
-// Beside weights that are not loaded yet, and the logits of the largest step.
+// Returns the bytes beside weights that are not loaded yet and the logits of the largest step.
 double rest_beside(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                    Backend& backend) {
   return backend.available_memory() - demand.draft.weights -

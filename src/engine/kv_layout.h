@@ -1,75 +1,76 @@
-// How many pages of KV cache a number of sequences may need, and whether the machine's memory holds them.
+// Counts the pages of KV cache that sequences may need, and asks whether the machine's memory holds them.
 #pragma once
 
 #include "backend/backend.h"
 
 namespace moesaic {
 
-// Of all parts together, or of those of one kind.
+// Returns the bytes of all parts together, or of those of one kind.
 double bytes_of(const std::vector<MemoryPart>& parts);
 double bytes_of(const std::vector<MemoryPart>& parts, MemoryKind kind);
 
-// What guesses at tokens takes beside the model (drafting/drafter.h).
+// A drafter (drafting/drafter.h) takes this memory beside the model.
 struct DraftMemory {
-  double weights = 0;      // bytes, and whatever does not grow with the cache
-  double token_bytes = 0;  // for each token of the full-attention pool
+  double weights = 0;      // bytes of its weights and of all else that does not grow with the cache
+  double token_bytes = 0;  // bytes for each token of the full-attention pool
 };
 
-// sequences of up to `context` tokens each, in steps of at most max_rows rows.
+// The demand is for sequences of up to `context` tokens each, in steps of at most max_rows rows.
 struct KvDemand {
   int sequences = 1;
   int context = 0;  // tokens
   int max_rows = 512;
-  int64_t kv_tokens = 0;      // of all together, at least one context; 0: a context for each
+  int64_t kv_tokens = 0;      // tokens of all together, at least one context; 0: a context for each
   bool prefix_cache = false;  // keep windows that no running request needs
-  int logit_rows = 0;         // of a step, at most: KvLayout::logit_rows
+  int logit_rows = 0;         // as KvLayout::logit_rows
   DraftMemory draft = {};
 };
-// The window pool holds the windows of all sequences and the rows of one step. Fails if the page counts do
+// The window pool holds the windows of all sequences and the rows of one step. It fails if the page counts do
 // not fit their integers.
 Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& demand);
 
-// What the model, its cache of this layout and its drafter will take.
+// Returns what the model, its cache of this layout and its drafter will take.
 std::vector<MemoryPart> parts_of(const KvDemand& demand, const ModelConfig& config,
                                  const ModelWeights& weights, const KvLayout& layout, Backend& backend);
 
-// A context where none was asked for: as many tokens as the model has, at most the KV cache that was asked
-// for, and at most what fits into nine tenths of the memory beside weights and logits. One page where nothing
-// fits: plan_memory says then what is lacking.
+// Chooses a context if none was asked for: as many tokens as the model has, at most the KV cache that was
+// asked for, and at most what fits into nine tenths of the memory beside weights and logits. It is one page
+// if nothing fits: plan_memory says then what is lacking.
 enum class ContextLimit { kAsked, kModel, kCache, kMemory };
 struct ContextChoice {
   int tokens = 0;
-  ContextLimit limit = ContextLimit::kAsked;  // what it was chosen by
+  ContextLimit limit = ContextLimit::kAsked;  // this has bounded it
 };
 ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                               Backend& backend);
-// The same of so many bytes.
+// Does the same with so many free bytes.
 ContextChoice fitting_context(double free, const KvDemand& demand, const ModelConfig& config,
                               const Backend& backend);
-// Once the weights are loaded, a drafter's too: bytes that are free beside the logits of the largest step.
+// Returns the bytes that are free beside the logits of the largest step, once the weights are loaded, a
+// drafter's too.
 double free_for_cache(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                       Backend& backend);
 
-// Sequences where nobody said how many: at most BackendCaps::batch and max_rows, and no more than find
-// room for a window's tokens and for their logits in a quarter of the memory beside the weights. Before a
-// model is loaded.
+// Chooses the number of sequences if nobody said it, before a model is loaded: at most BackendCaps::batch and
+// max_rows, and no more than find room for a window's tokens and for their logits in a quarter of the memory
+// beside the weights.
 int fitting_batch(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                   Backend& backend);
 
-// Before a model is loaded: the most kv_tokens, from one context to a context for each sequence, that fit
-// into the device's share of the memory beside weights and logits (BackendCaps::cache_share).
+// Returns, before a model is loaded, the most kv_tokens, from one context to a context for each sequence,
+// that fit into the device's share of the memory beside weights and logits (BackendCaps::cache_share).
 int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                           Backend& backend);
 int64_t fitting_kv_tokens(double free, const KvDemand& demand, const ModelConfig& config,
                           const Backend& backend);
 
-// Before a model is loaded: kOutOfMemory if weights and cache do not fit. The message has the size of each
-// part, the free memory and what to change.
+// Fails with kOutOfMemory, before a model is loaded, if weights and cache do not fit. The message has the
+// size of each part, the free memory and what to change.
 Status plan_memory(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                    Backend& backend);
 
-// The same for the pages alone, once the model is loaded. Without this check Linux would grant more than it
-// has and kill the program when it writes to them.
+// Does the same for the pages alone, once the model is loaded. Without this check Linux would grant more than
+// it has and kill the program when it writes to them.
 Status check_kv_memory(const KvLayout& layout, const ModelConfig& config, const Backend& backend,
                        const DraftMemory& draft = {});
 

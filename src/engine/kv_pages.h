@@ -48,9 +48,9 @@ class KvPages {
   int page_tokens() const { return layout_.page_tokens; }
   // The first page of the window of a row at `position`.
   int reach(int position) const { return std::max(0, position - window_ + 1) / layout_.page_tokens; }
-  // Of so many tokens, those that cache_blocks() could share: the ones in whole pages.
+  // Returns how many of so many tokens cache_blocks() could share: those in whole pages.
   int shareable(int tokens) const { return tokens / layout_.page_tokens * layout_.page_tokens; }
-  // Whether adopt() and extend() would find the pages of `tokens` for an empty table, with `spare` left, once
+  // True if adopt() and extend() would find the pages of `tokens` for an empty table, with `spare` left, once
   // the tables of `yielding` were released. reuse: adopt() may be called.
   bool would_fit(const PageTable& table, std::span<const int32_t> tokens, bool reuse,
                  std::span<const PageTable* const> yielding, int spare) const;
@@ -68,7 +68,7 @@ class KvPages {
   // has a block already, the table takes that one and gives its own back.
   void cache_blocks(PageTable& table, std::span<const int32_t> tokens);
   void release(PageTable& table);
-  // Room for the first `tokens` of a sequence, whole pages, that are computed elsewhere, as if it had
+  // Makes room for the first `tokens` of a sequence, whole pages, that are computed elsewhere, as if it had
   // computed them: window pages only where position `tokens` reaches them. False, with nothing taken, if the
   // pages are not there.
   bool reserve_computed(PageTable& table, int tokens);

@@ -62,7 +62,7 @@ std::span<const int32_t> pages_of(const KvState& s, const PageTable& table, int 
   return {first, table.window.end()};
 }
 
-// Of a prefix of whole pages, in all layers.
+// Returns the bytes of a prefix of whole pages in all layers.
 size_t pages_bytes(const KvState& s, size_t tokens) {
   const int full = static_cast<int>(tokens) / s.pages->page_tokens();
   const int window = full - s.pages->reach(static_cast<int>(tokens));

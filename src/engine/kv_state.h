@@ -22,28 +22,27 @@
 
 namespace moesaic {
 
-// Whose pages they are. Between steps, on the thread that drives the backend.
+// An engine's cache and its backend. It is used between steps, on the thread that drives the backend.
 struct KvState {
-  KvPages* pages = nullptr;  // null: without a prefix cache, where everything fails
+  KvPages* pages = nullptr;  // null: there is no prefix cache, and everything fails
   Backend* backend = nullptr;
   const ModelConfig* config = nullptr;
   uint64_t fingerprint = 0;  // of the weights and of what changes K and V
-  // Told of pages of the full-attention layers that were loaded; may be empty.
+  // Called with the pages of the full-attention layers that were loaded. It may be empty.
   std::function<void(std::span<const int32_t>)> loaded = {};
 };
 
-// How many of the first tokens a request that begins with them would find, if it had at least one more.
+// Returns how many of these tokens a request that begins with them would find, if it had at least one more.
 // salt: of the requests.
 int cached_prefix(const KvState& state, std::span<const int32_t> tokens, const std::string& salt = {});
-// The longest beginning of `tokens` that is in the prefix cache. kNotFound if none of it is.
+// Returns the longest beginning of `tokens` that is in the prefix cache. kNotFound: none of it is.
 Result<std::string> save_prefix(const KvState& state, std::span<const int32_t> tokens,
                                 const std::string& salt = {});
 // No saved state of this model is larger.
 size_t most_saved_bytes(const KvState& state);
-// The tokens that are now in the prefix cache. Bytes that are damaged, of another model, format or version,
-// or that claim impossible sizes are refused before anything is changed; kOutOfMemory where the cache has not
-// so many free pages.
-// They are found by requests with this salt.
+// Returns the tokens that are now in the prefix cache, where requests with this salt find them. Bytes that
+// are damaged, of another model, format or version, or that claim impossible sizes are refused before
+// anything is changed. kOutOfMemory: the cache has not so many free pages.
 Result<std::vector<int32_t>> load_prefix(const KvState& state, std::string_view bytes,
                                          const std::string& salt = {});
 

@@ -30,12 +30,13 @@ struct KvStoreOptions {
 // Reads the values of --kv-host GiB and --kv-disk DIR[:GiB].
 Result<KvStoreOptions> kv_store_options(double host_gib, const std::string& disk);
 
-// Opened before a model is loaded, which takes longer than to find that another process has the folder.
+// They are opened before a model is loaded, as that takes longer than to find that another process has the
+// folder.
 struct KvTiers {
   static Result<KvTiers> open(const KvStoreOptions& options);
   KvStoreOptions options;
-  HashKey key = random_hash_key();     // of the blocks' names: the folder's, if there is one
-  std::unique_ptr<KvTier> host, disk;  // each or none
+  HashKey key = random_hash_key();     // makes the blocks' names: the folder's key, if there is one
+  std::unique_ptr<KvTier> host, disk;  // null: there is none
 };
 
 // A part and the page that it is in, or is to be in.

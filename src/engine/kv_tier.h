@@ -15,7 +15,7 @@
 
 namespace moesaic {
 
-// Thread-safe; one thread puts and touches.
+// A tier is thread-safe; one thread puts and touches.
 class KvTier {
  public:
   virtual ~KvTier() = default;
@@ -23,9 +23,9 @@ class KvTier {
   virtual bool has(const KvPartId& id) const = 0;
   // The part counts as used now.
   virtual void touch(const KvPart& part) = 0;
-  // False: it is not kept, for lack of room or by an error. Nothing for a part that is there.
+  // False: the part is not kept, for lack of room or by an error. A part that is there already is ignored.
   virtual bool put(const KvPart& part, std::span<const std::byte> bytes) = 0;
-  // The bytes of a part, as many as expected; null: it is not there, or no longer.
+  // Returns the bytes of a part, as many as expected; null: it is not there, or no longer.
   virtual std::shared_ptr<const KvBytes> get(const KvPart& part, size_t bytes) = 0;
   virtual KvTierStats stats() const = 0;
 };

@@ -1,4 +1,4 @@
-// One generation from submission to its end.
+// A generation from submission to its end.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,11 @@
 
 namespace moesaic {
 
-// What a client has in an engine, counted by the scheduler while it has requests there.
+// The scheduler's account of a client, while the client has requests there.
 struct ClientShare {
-  int requests = 0;  // that wait or run
+  int requests = 0;  // how many wait or run
   int running = 0;
-  uint64_t prompt_turn = 0;  // the step that computed rows of its prompts last
+  uint64_t prompt_turn = 0;  // the last step that computed rows of its prompts
 };
 
 struct Request {
@@ -29,23 +29,24 @@ struct Request {
   int computed = 0;  // tokens whose K and V are in the cache once the steps that were launched have run
   int reused = 0;    // prompt tokens that the prefix cache had when the request began
   int kept = 0;      // prompt tokens that it computed and the prefix cache then kept
-  bool reuse_prefix = true;  // false: what others have computed is not looked for
+  bool reuse_prefix = true;  // false: it does not begin with what others have computed
   bool begun = false;
   SamplingParams params;
   std::unique_ptr<Sampler> sampler;
   std::vector<float> held;  // logits that wait for the grammar's mask, while the sampler is not ready
   PageTable pages;
   int proven = 0;  // tokens whose K and V were computed without a fault: a token was sampled behind them
-  std::shared_ptr<KvFetch> fetch;  // while what it has in the store comes into its pages: it gets no rows
-  bool skip_store = false;         // what it has there has failed to come
+  std::shared_ptr<KvFetch> fetch;  // its parts are on their way from the store: it gets no rows meanwhile
+  bool skip_store = false;         // its parts failed to come from there
   bool speculate = true;           // false: it gets no drafts
   int restarts = 0;                // how often it gave its pages up
-  // The number, of all such rows, of its last one that the host got while others were sampled; 0: none yet.
+  // All rows that the host gets while others are sampled are numbered: the number of its last one; 0: none
+  // yet.
   uint64_t host_row = 0;
   DraftState draft;
-  DraftHistory drafted;
-  std::string client;  // see GenerationRequest
-  // The scheduler's.
+  DraftHistory drafted;  // how well its drafts have done
+  std::string client;    // see GenerationRequest
+  // These are the scheduler's.
   std::shared_ptr<ClientShare> share;
   int rank = 0;             // while it runs: the client's other requests that run and began before it
   uint64_t begun_as = 0;    // while it runs: its number among all that began so far
@@ -54,7 +55,7 @@ struct Request {
   std::stop_token cancel;   // see Engine::submit
   FinishReason finish = FinishReason::kNone;
   Status error;
-  // Called when it begins, from the thread that steps the engine; may be empty.
+  // Called when it begins, from the thread that steps the engine. It may be empty.
   std::function<void()> on_begin;
   // Called behind on_begin, and after each step that has read a part of the prompt, with the tokens of it
   // that are read now; may be empty.
@@ -64,17 +65,17 @@ struct Request {
   std::function<void(const SampledToken&)> on_token;
 
   // Sees the logits that each token is sampled from, before anything changes them; such requests are sampled
-  // by the host. position: of the token before it. May be empty.
+  // by the host. position: of the token before it. It may be empty.
   std::function<void(int position, std::span<const float> logits)> on_logits;
-  // Called after on_logits. It may change the logits, as Callbacks::change_logits says. May be empty.
+  // Called after on_logits. It may change the logits, as Callbacks::change_logits says. It may be empty.
   std::function<void(int position, std::span<float> logits)> change_logits;
-  // Sees, before the first token, those of every prompt position but the last, in order and once each. For a
-  // request with reuse_prefix = false: a row that is not computed has no logits. May be empty.
+  // Sees, before the first token, the logits of every prompt position but the last, in order and once each.
+  // It needs reuse_prefix = false, as a row that is not computed has no logits. It may be empty.
   std::function<void(int position, std::span<const float> logits)> on_prompt_logits;
   int prompt_rows_shown = 0;
 
   int generated() const { return static_cast<int>(tokens.size()) - prompt_tokens; }
-  // Tokens, those in flight included, at most.
+  // The most tokens that it may have once the steps that were launched are taken.
   int length() const {
     return static_cast<int>(tokens.size()) + (draft.token_in_flight() == nullptr ? 0 : 1 + draft.unsure());
   }

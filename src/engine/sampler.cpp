@@ -159,7 +159,7 @@ Status Sampler::restrict_to_grammar(std::span<float> logits) const {
   return {};
 }
 
-// Whether the grammar goes on with this token.
+// True if the grammar goes on with this token.
 bool Sampler::may_follow(int32_t token) const {
   if (!matcher_) return true;
   const auto allowed = matcher_->allowed();

@@ -1,6 +1,6 @@
-// From logits to a token. Order of the steps, as the field has it: the caller's change, bias, penalties,
-// allowed tokens, grammar, forbidden tokens, temperature, top-k, top-p, min-p. Last, the request's override
-// may put another token in its place, which only a grammar can prevent.
+// A sampler gets from logits to a token. Its steps have the usual order: the caller's change, bias,
+// penalties, allowed tokens, grammar, forbidden tokens, temperature, top-k, top-p, min-p. Last, the request's
+// override may put another token in its place, which only a grammar can prevent.
 #pragma once
 
 #include <chrono>
@@ -18,26 +18,26 @@
 
 namespace moesaic {
 
-// A caller's own change of the logits before everything else; -infinity forbids a token.
+// A caller may change the logits before everything else; -infinity forbids a token.
 using LogitsChange = std::function<void(std::span<float> logits)>;
 
-// One line for the first parameter out of range (NaN included) or token outside the vocabulary.
+// Fails with one line for the first parameter out of range (NaN included) or token outside the vocabulary.
 Status validate(const SamplingParams& params, int vocab);
 
-// Of a token and of the `count` likeliest, all if there are fewer. logits: finite.
+// Returns those of a token and of the `count` likeliest ones, or of all if there are fewer. logits: finite.
 TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int count);
 
-// The state of one request. The random number of step n depends on seed and n alone, so that a request gives
-// the same tokens whatever runs beside it.
+// A sampler has the state of one request. The random number of step n depends on seed and n alone, so that a
+// request gives the same tokens whatever runs beside it.
 class Sampler {
  public:
   Sampler(const SamplingParams& params, std::span<const int32_t> prompt);
 
   // From here on only tokens that go on with an answer of this grammar are sampled.
   void follow(grammar::AsyncMatcher matcher) { matcher_.emplace(std::move(matcher)); }
-  // From here on it decides what is said.
+  // From here on the override decides what is said.
   void follow(std::unique_ptr<TokenOverride> override) { override_ = std::move(override); }
-  // Whether sample() may be called: a grammar's next mask may still be computed.
+  // True if sample() may be called; false: the grammar's next mask is still being computed.
   bool ready() const { return !matcher_ || matcher_->ready(); }
   void wait_until(std::chrono::steady_clock::time_point deadline) const { matcher_->wait_until(deadline); }
   // Picks the next token; take() has to follow. logits: [vocab], changed. -1 if one of them is not finite.
@@ -46,28 +46,28 @@ class Sampler {
   Result<SampledToken> pick(std::span<float> logits, const LogitsChange& change = {}) const;
   // Picks and takes.
   Result<SampledToken> sample(std::span<float> logits, const LogitsChange& change = {});
-  // How a backend samples the same token from the same logits. ahead: tokens that it has sampled since
-  // take(). Nothing where it cannot: penalties, biases, grammars, forbidden tokens and places where the
+  // Says how a backend samples the same token from the same logits. ahead: tokens that it has sampled since
+  // take(). Nothing: it cannot, as penalties, biases, grammars, forbidden tokens and places where the
   // override may act need the host.
   std::optional<DeviceSampling> device_sampling(int ahead) const;
-  // The same for a drafter, also where penalties and the like will change the logits.
+  // Says the same to a drafter, even if penalties and the like will change the logits.
   DeviceSampling draft_sampling(int ahead) const;
   // Takes what was picked, here or there, and remembers it for the penalties; -1: a logit was not finite.
   Result<SampledToken> take(SampledToken sampled);
 
  private:
   bool adjusts() const;
-  // By penalties, biases, a grammar or tokens that may not be sampled.
+  // True if penalties, biases, a grammar or forbidden tokens change them.
   bool changes_logits(uint64_t step) const;
   void remember(int32_t token);
   void adjust(std::span<float> logits) const;
   void restrict_to_allowed(std::span<float> logits) const;
   Status restrict_to_grammar(std::span<float> logits) const;
   bool may_follow(int32_t token) const;
-  // Stop tokens before min_tokens and the ends of bad words, unless nothing else is left.
+  // Forbids stop tokens before min_tokens and the ends of bad words, unless nothing else is left.
   void forbid(std::span<float> logits) const;
   std::vector<int32_t> forbidden() const;
-  // What is said where this token was sampled.
+  // Returns the token that is said if this one was sampled.
   int32_t said_for(int32_t sampled) const;
 
   SamplingParams params_;

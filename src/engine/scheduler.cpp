@@ -8,32 +8,32 @@
 namespace moesaic {
 namespace {
 
-// Tokens that the next step could compute.
+// Returns how many tokens the next step could compute.
 int missing(const Request& r) {
   return r.length() < r.limit && r.fetch == nullptr ? r.length() - r.computed : 0;
 }
-// Whether logits of its prompt are still to be shown.
+// True while logits of its prompt are still to be shown.
 bool shows_prompt(const Request& r) {
   return r.on_prompt_logits && r.prompt_rows_shown < r.prompt_tokens - 1;
 }
 bool decodes(const Request& r) { return missing(r) == 1 && r.length() > r.prompt_tokens; }
 bool computes_prompt(const Request& r) { return missing(r) > 0 && !decodes(r); }
-// Whether it may have a draft once its last token is known: it decodes, and more than one token is left.
+// True if it may have a draft once its last token is known: it decodes, and more than one token is left.
 bool may_draft(const Request& r) {
   return r.speculate && r.held.empty() && decodes(r) && r.length() + 1 < r.limit;
 }
-// Tokens that the running step samples behind its last one before those of a draft.
+// The running step samples one token behind its last one, or none, before those of a draft.
 int token_in_flight(const Request& r) { return r.draft.token_in_flight() == nullptr ? 0 : 1; }
-// How a device samples the token that is so many behind its last one; nothing where the host has to.
+// Says how a device samples the token that is so many behind its last one; nothing: the host has to.
 std::optional<DeviceSampling> device_sampling(const Request& r, int ahead) {
   if (r.on_logits || r.change_logits || shows_prompt(r)) return {};
   return r.sampler->device_sampling(ahead);
 }
-// Whether the host has to sample the token that its next rows give.
+// True if the host has to sample the token that its next rows give.
 bool host_samples(const Request& r) { return !device_sampling(r, token_in_flight(r)); }
-// How many tokens behind its last one the next step samples, at most.
+// The next step samples the token that is so many behind its last one, at most.
 int furthest_ahead(const Request& r) { return token_in_flight(r) + r.draft.unsure() + r.draft.rows_ahead(); }
-// Of its next `rows` rows, those of the prompt whose logits are still to be shown.
+// Counts those of its next `rows` rows that are of the prompt and whose logits are still to be shown.
 int shown_rows(const Request& r, int rows) {
   if (!r.on_prompt_logits) return 0;
   const int end = std::min(r.computed + rows, r.prompt_tokens - 1);
@@ -50,8 +50,8 @@ void Scheduler::cache_blocks(Request& r) {
   pages_.offer(r.pages, r.proven);
 }
 
-// Gives how many tokens at its beginning are in the cache and need not be computed. If the store has more, it
-// plans to fetch them and gives 0.
+// Returns how many tokens at its beginning are in the cache and need not be computed. If the store has more,
+// it plans to fetch them and returns 0.
 int Scheduler::adopt(Request& r) {
   if (!options_.prefix_cache || !r.reuse_prefix) return 0;
   auto places = r.skip_store ? std::vector<KvPlace>()
@@ -61,7 +61,7 @@ int Scheduler::adopt(Request& r) {
   return 0;
 }
 
-// A page for each that runs is left free: soon they will need it.
+// One page is left free for each request that runs: soon it will need it.
 bool Scheduler::begin(Request& r) {
   const int cached = adopt(r);
   if (!pages_.extend(r.pages, static_cast<int>(r.tokens.size()), static_cast<int>(running_.size()))) {
@@ -113,7 +113,7 @@ void Scheduler::preempt_last() {
   running_.pop_back();
 }
 
-// For one token more. False: the request itself was the last one.
+// Preempts others until there are pages for one token more. False: the request itself was the last one.
 bool Scheduler::make_room(Request& r) {
   while (!pages_.reserve(r.pages, r.computed - r.draft.unsure(), r.computed + 1 + r.draft.rows_ahead())) {
     const bool itself = running_.back().get() == &r;
@@ -123,15 +123,14 @@ bool Scheduler::make_room(Request& r) {
   return true;
 }
 
-// Those among the next `rows` that were not shown before the request was preempted.
+// Wants those among the next `rows` that were not shown before the request was preempted.
 void Scheduler::want_prompt_rows(const std::shared_ptr<Request>& request, int first_row, int rows,
                                  ScheduledBatch& out) {
   const Request& r = *request;
   if (!r.on_prompt_logits) return;
   const int end = std::min(r.computed + rows, r.prompt_tokens - 1);
   for (int position = std::max(r.computed, r.prompt_rows_shown); position < end; ++position) {
-    out.batch.logit_rows.push_back(first_row + position - r.computed);
-    out.wanted.push_back({.request = request, .prompt = true, .restarts = r.restarts});
+    want_row({.request = request, .prompt = true}, first_row + position - r.computed, out);
   }
 }
 
@@ -165,8 +164,8 @@ void Scheduler::admit(Plan& plan) {
   }
 }
 
-// A page for each that runs is left free, as for a request that begins. Pages of a longer draft that was
-// reserved for before go back.
+// One page is left free for each request that runs, as for a request that begins. Pages that were reserved
+// for a longer draft before go back.
 int Scheduler::reserve_draft(Request& r, int first, int tokens) {
   const int known = r.computed + 1;
   const int room = static_cast<int>(r.pages.window.size()) * pages_.page_tokens() - known;
@@ -198,10 +197,10 @@ StepAccount Scheduler::add_drafts(const Plan& plan) {
                             reserve());
 }
 
-void Scheduler::want_row(const std::shared_ptr<Request>& request, int row, int draft_row,
-                         ScheduledBatch& out) {
+void Scheduler::want_row(WantedRow wanted, int row, ScheduledBatch& out) {
+  wanted.restarts = wanted.request->restarts;
   out.batch.logit_rows.push_back(row);
-  out.wanted.push_back({.request = request, .draft_row = draft_row, .restarts = request->restarts});
+  out.wanted.push_back(std::move(wanted));
 }
 
 // The rows of a draft that is in flight count as computed, and may not hold: a continuation's rows stand in
@@ -233,12 +232,13 @@ void Scheduler::schedule(const Plan::Part& part, ScheduledBatch& out) {
        .full_pages = {r.pages.full.begin(), r.pages.full.begin() + std::ssize(r.pages.window)},
        .window_pages = r.pages.window});
   if (r.computed < r.length()) return;
-  for (int i = 0; i <= drafted; ++i) want_row(part.request, first + part.rows - 1 + i, i, out);
+  for (int i = 0; i <= drafted; ++i)
+    want_row({.request = part.request, .draft_row = i}, first + part.rows - 1 + i, out);
   out.drafts |= drafted > 0;
 }
 
-// A request that was preempted since has nothing computed. Pages of a draft that was begun behind the step
-// stay.
+// A request that was preempted since has nothing computed. The pages of a draft that was begun behind the
+// step stay.
 int Scheduler::end_step(Request& r) {
   const DraftState::Verified draft = r.draft.take(r.tokens);
   if (draft.drafted == 0) return 0;
@@ -258,14 +258,14 @@ bool Scheduler::would_draft() {
   return speculator_ != nullptr && rows > 0 && speculator_->would_draft(waiting, rows, draft_room(rows));
 }
 
-// What the host has to sample are first tokens (min_tokens), all, or those from some place on (overrides): a
-// device that may sample two tokens of a request may sample those between them.
+// The host has to sample a request's first tokens (min_tokens), all of them, or those from some place on
+// (overrides). So a device that may sample two tokens of a request may sample those between them.
 bool Scheduler::can_continue() const {
   const auto samples = [](const auto& r) {
     return device_sampling(*r, 0) && device_sampling(*r, furthest_ahead(*r));
   };
   bool all = std::ranges::all_of(running_, samples);
-  // A single client's begin when there is a place.
+  // Requests of a single client begin when there is a place.
   if (clients_.size() > 1 || std::ssize(running_) < options_.max_batch)
     waiting_.for_each([&](const auto& r) { all = all && samples(r); });
   return all;
@@ -273,26 +273,12 @@ bool Scheduler::can_continue() const {
 
 std::optional<BegunDraft> Scheduler::draft_ahead(const ScheduledBatch& step) {
   if (speculator_ == nullptr) return {};
-  std::vector<LaunchedRows> launched;
-  for (size_t i = 0; i < step.requests.size(); ++i) {
-    const auto index = static_cast<int>(i);
-    const std::shared_ptr<Request>& r = step.requests[i];
-    const Sequence& s = step.batch.sequences[i];
-    const int wanted = wanted_rows(step.batch, index).count, drafted = std::max(0, wanted - 1);
-    launched.push_back({.request = r,
-                        .sequence = index,
-                        .first_position = s.context - s.rows,
-                        .rows = s.rows - drafted,
-                        .samples = wanted > 0,
-                        .drafted = drafted,
-                        .moves = most_moved(step.batch, index),
-                        .untaken = r->draft.follows_token() ? 1 : 0});
-  }
-  return speculator_->draft_ahead(launched, draft_room(static_cast<int>(running_.size())), reserve());
+  return speculator_->draft_ahead(step.batch, step.requests, draft_room(static_cast<int>(running_.size())),
+                                  reserve());
 }
 
-// What the device does not sample is for the host. Beside drafts the host then takes all rows: which of them
-// hold is known only when they are sampled.
+// The host samples what the device does not. With a drafter the host then takes all rows, as it is known only
+// when they are sampled which of them hold.
 void Scheduler::set_sampling(ScheduledBatch& scheduled) const {
   Batch& b = scheduled.batch;
   std::vector<DeviceSampling> sampling;
@@ -338,9 +324,9 @@ std::vector<std::shared_ptr<Request>> Scheduler::prompts_in_turn() const {
   return prompts;
 }
 
-// Requests that decode and whose logits the host gets take turns where a step has no room for all of them:
-// those that had no row for longest come first, and are first again next time. Half of the room is kept for
-// prompts where one needs it.
+// Requests that decode and whose logits the host gets take turns if a step has no room for all of them: those
+// that had no row for longest come first, and are first again next time. Half of the room is kept for prompts
+// if one needs it.
 void Scheduler::give_host_turns() {
   const bool prompts = std::ranges::any_of(
       running_, [](const auto& r) { return computes_prompt(*r) && (shows_prompt(*r) || host_samples(*r)); });
@@ -399,7 +385,7 @@ void Scheduler::fail_all(const Status& status) {
   waiting_.for_each(fail);
 }
 
-// Whether the request is over; what it had is then given back.
+// True if the request is over; it gives back all that it had.
 bool Scheduler::ended(Request& r) {
   if (!r.done() && r.cancel.stop_requested()) r.finish = FinishReason::kCancelled;
   if (!r.done()) return false;

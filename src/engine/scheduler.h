@@ -2,12 +2,12 @@
 // left of the row budget, chunks of prompts. Decoding never waits behind a long prompt.
 //
 // A request begins when a place and the pages of its whole prompt are free, and takes further ones as it
-// grows. A client's own requests begin in the order in which they came; of several clients the one with the
-// fewest at work is next, and among equals they take turns, as they do with the rows for prompts. Where pages
-// run out the youngest request of a client with most at work gives its own back and waits: later its prompt
-// and what it has generated are computed again, as far as the prefix cache has not kept them. A client that
-// has at least two places fewer than another gets one of its places in the same way, at once
-// (scheduler_turns.cpp). One that has none gets that of a request that has decoded for kTurn steps.
+// grows. A client's own requests begin in the order in which they came. If there are several clients, the one
+// with the fewest requests at work is next, and equals take turns, as they do with the rows for prompts. When
+// pages run out, the youngest request of a client with most at work gives its own back and waits: later its
+// prompt and what it has generated are computed again, as far as the prefix cache has not kept them. A client
+// that has at least two places fewer than another gets one of its places in the same way, at once
+// (scheduler_turns.cpp). A client that has none gets that of a request that has decoded for kTurn steps.
 //
 // Drafts (speculator.h) get the rows and pages that are left after that: no request waits or yields for them,
 // and pages that only refused tokens needed are given back as soon as these are known.
@@ -28,39 +28,39 @@
 
 namespace moesaic {
 
-// One row of a step whose token is sampled, or whose logits the host takes.
+// A row of a step whose token is sampled, or whose logits the host takes.
 struct WantedRow {
   std::shared_ptr<Request> request;
-  int draft_row = 0;    // 0, or n: the row is of the nth token of the request's draft
-  bool prompt = false;  // the row is of the prompt, and its logits are only shown (Request::on_prompt_logits)
+  int draft_row = 0;    // n: the row computes the nth token of the request's draft; 0: it computes none
+  bool prompt = false;  // it is a prompt's row whose logits are only shown (Request::on_prompt_logits)
   bool host = true;     // the host takes its logits; false: the device samples its token
   int restarts = 0;     // of the request, when the row was scheduled
-  // Whether the tokens before it are those that were drafted; else nothing is sampled from it.
+  // True if the tokens before it are those that were drafted; else nothing is sampled from it.
   bool holds() const { return !request->done() && draft_row == request->draft.accepted(request->tokens); }
 };
 
 struct ScheduledBatch {
   Batch batch;
-  std::vector<std::shared_ptr<Request>> requests;  // of each sequence
-  std::vector<WantedRow> wanted;                   // of each logit row
-  bool drafts = false;                             // there is a draft
+  std::vector<std::shared_ptr<Request>> requests;  // the request of each sequence
+  std::vector<WantedRow> wanted;                   // one for each logit row
+  bool drafts = false;                             // a request has a draft
   StepAccount account;
 };
 
 class Scheduler {
  public:
-  // The most rows of prompts whose logits a step shows, and of a step that the device samples the most rows
-  // whose logits the host takes, those included: 64 rows of 200,000 floats are 51 MB.
+  // A step shows the logits of at most so many rows of prompts. If the device samples, the host takes the
+  // logits of at most so many rows, these included: 64 rows of 200,000 floats are 51 MB.
   static constexpr int kHostRows = 64;
   struct Options {
-    int max_rows = 512;    // of a step, at least max_batch
-    int mixed_rows = 512;  // of a step in which requests decode, beyond which no prompt's rows are added
+    int max_rows = 512;    // most rows of a step, at least max_batch
+    int mixed_rows = 512;  // a step in which requests decode gets no prompt's rows beyond so many in all
     int max_batch = 1;     // requests at a time
-    int draft_rows = 512;  // of all drafts of a step, at most
+    int draft_rows = 512;  // most rows of all drafts of a step
     bool prefix_cache = true;
   };
-  // Steps that a request decodes before a client without a place may have its place. A longer one has a step
-  // more for each kTurnTokens of its tokens, which may have to be computed again.
+  // A request decodes for so many steps before a client without a place may have its place. It has a step
+  // more for each kTurnTokens of its tokens if these are more, since they may have to be computed again.
   static constexpr int kTurn = 512, kTurnTokens = 32;
 
   // The pools hold at least one request of any length that is submitted, and the windows of max_batch
@@ -68,11 +68,11 @@ class Scheduler {
   Scheduler(const KvLayout& layout, int window, const Options& options)
       : pages_(layout, window), options_(options) {}
 
-  // Gets drafts from it from now on; it outlives the scheduler.
+  // Drafts come from it from now on; it outlives the scheduler.
   void speculate(Speculator* speculator) { speculator_ = speculator; }
   // From now on blocks outlive their pages; before any request. It outlives the scheduler.
   void keep(KvStore* store);
-  // The step that was in flight when next_batch() was called last is taken: begins what that planned.
+  // Call it when the step that was in flight at the last next_batch() is taken: it begins what that planned.
   void begin_fetches();
   // True if a request waits for parts from the store.
   bool fetches() const;
@@ -83,17 +83,17 @@ class Scheduler {
 
   void submit(std::shared_ptr<Request> request);
   bool idle() const { return running_.empty() && waiting_.size() == 0; }
-  // The next step. It counts as computed from here on, so the caller must run it or fail all. Empty if there
-  // is no request, or none but those that end with the token in flight. device_samples: the backend may
-  // sample the tokens, where every request of the step allows it.
-  // prompt_rate: tokens of prompts that are computed in a second; 0: not known.
+  // Makes the next step. It counts as computed from here on, so the caller must run it or fail all. It is
+  // empty if there is no request, or none but those that end with the token in flight. device_samples: the
+  // backend may sample the tokens, if every request of the step allows it. prompt_rate: tokens of prompts
+  // that are computed in a second; 0: not known.
   ScheduledBatch next_batch(bool device_samples, double prompt_rate = 0);
-  // Whether a request whose token is in flight would get a draft if the token were known.
+  // True if a request whose token is in flight would get a draft if the token were known.
   bool would_draft();
-  // Whether the next step may be launched while drafts are in flight that only the device knows: it samples
-  // whatever comes next.
+  // True if the next step may be launched while drafts are in flight that only the device knows: the device
+  // samples whatever comes next.
   bool can_continue() const;
-  // Begins a draft behind the step, which was just launched; nothing where none was begun.
+  // Begins a draft behind the step, which was just launched; nothing: none was begun.
   std::optional<BegunDraft> draft_ahead(const ScheduledBatch& step);
   // The tokens of a request's rows in the running step are taken: the rows of a draft that were refused count
   // as not computed, and their pages are given back. Returns how many these are.
@@ -103,7 +103,7 @@ class Scheduler {
   // Drops finished requests and gives their pages back.
   void collect();
   EngineStats stats() const;  // all but generated_tokens
-  // Between steps, for kv_state.h; null without a prefix cache.
+  // For kv_state.h, between steps; null without a prefix cache.
   KvPages* cached_pages() { return options_.prefix_cache ? &pages_ : nullptr; }
   // Aborts unless every page is accounted for. For tests.
   void check() const;
@@ -121,7 +121,7 @@ class Scheduler {
   void start(std::shared_ptr<Request> request);
   void preempt_last();
   void preempt(const std::shared_ptr<Request>& request);
-  // scheduler_turns.cpp: the turns of clients.
+  // These are in scheduler_turns.cpp.
   const std::shared_ptr<Request>* next_waiting() const;
   std::shared_ptr<Request> take_next();
   void order_running();
@@ -140,26 +140,27 @@ class Scheduler {
       int rows = 0;  // without a draft
     };
     std::vector<Part> parts;
-    // The device samples, and the host takes the logits of some rows: its rows are bounded.
+    // The device samples, and the host takes the logits of some rows: these are bounded.
     bool device = false;
-    int most_rows = 0;              // beyond which no prompt's rows are added
+    int most_rows = 0;              // no prompt's rows are added beyond so many
     uint64_t host_rows_before = 0;  // a greater Request::host_row is of this step
-    int rows = 0, host_rows = 0;    // of all parts; of these, those whose logits the host takes
-    int rows_ahead = 0;             // and those of drafts that only the device knows
+    int rows = 0;                   // rows of all parts
+    int host_rows = 0;              // those among them whose logits the host takes
+    int rows_ahead = 0;             // those among them that verify drafts which only the device knows
   };
   void plan(const std::shared_ptr<Request>& request, int rows, Plan& plan);
   void admit(Plan& plan);
   int rows_for(const Request& request, const Plan& plan) const;
   void give_host_turns();
   StepAccount add_drafts(const Plan& plan);
-  // Rows of drafts in a step that has so many other rows.
+  // Returns how many rows of drafts fit into a step that has so many other rows.
   int draft_room(int rows) const { return std::min(options_.max_rows - rows, options_.draft_rows); }
   int reserve_draft(Request& request, int first, int tokens);
   Speculator::Reserve reserve() {
     return [this](Request& r, int first, int tokens) { return reserve_draft(r, first, tokens); };
   }
   static void schedule(const Plan::Part& part, ScheduledBatch& out);
-  static void want_row(const std::shared_ptr<Request>& request, int row, int draft_row, ScheduledBatch& out);
+  static void want_row(WantedRow wanted, int row, ScheduledBatch& out);
   void set_sampling(ScheduledBatch& scheduled) const;
   static void launch(const ScheduledBatch& scheduled);
 
@@ -168,8 +169,8 @@ class Scheduler {
   Speculator* speculator_ = nullptr;
   KvStore* store_ = nullptr;
   EngineStats counted_;
-  bool doubtful_ = false;  // after an error nobody knows what the pages hold
-  // In this order they get rows, and the last one yields: the first ones of all clients as they began, then
+  bool doubtful_ = false;  // an error has left nobody knowing what the pages hold
+  // They get rows in this order, and the last one yields: the first ones of all clients as they began, then
   // the second ones, and so on.
   std::vector<std::shared_ptr<Request>> running_;
   FairQueue<std::shared_ptr<Request>> waiting_{SIZE_MAX};

@@ -1,4 +1,4 @@
-// The turns of clients: whose request begins next, whose yields, whose prompt gets rows first.
+// Clients take turns: whose request begins next, whose yields, whose prompt gets rows first.
 #include <algorithm>
 #include <utility>
 
@@ -27,8 +27,8 @@ void Scheduler::submit(std::shared_ptr<Request> request) {
   waiting_.push(client, id, std::move(request));
 }
 
-// Null: none may begin in this step. A request that yielded while its token is in flight begins later: what
-// the step in flight did for it counts as not computed until its token is taken.
+// Returns null if none may begin in this step. A request that yielded while its token is in flight begins
+// later: what the step in flight did for it counts as not computed until its token is taken.
 const std::shared_ptr<Request>* Scheduler::next_waiting() const {
   const std::shared_ptr<Request>* next = waiting_.next(at_work);
   return next == nullptr || (*next)->draft.token_in_flight() != nullptr ? nullptr : next;
@@ -55,9 +55,9 @@ bool Scheduler::has_room_for(const Request& request,
                           tables, running);
 }
 
-// The requests that have to yield for this one to begin: none where there is room. Nothing: it has to wait.
-// Of clients that keep as many places as its own then has, the last ones; for a client without a place also
-// those that have had their turn, the longest at work first.
+// Returns the requests that have to yield for this one to begin: none if there is room. Nothing: it has to
+// wait. The last requests of clients that keep as many places as its own then has yield; for a client without
+// a place also those that have had their turn, the longest at work first.
 std::optional<std::vector<std::shared_ptr<Request>>> Scheduler::who_yields_to(const Request& request) const {
   const int own = request.share->running;
   std::vector<std::shared_ptr<Request>> candidates, yielding;
@@ -73,8 +73,8 @@ std::optional<std::vector<std::shared_ptr<Request>>> Scheduler::who_yields_to(co
   return yielding;
 }
 
-// Clients that have less than others get their places before the step's rows are given out; where they have
-// as much they wait for a place as everybody does (admit).
+// Clients that have less than others get their places before the step's rows are given out. Clients that have
+// as much as others wait for a place as everybody does (admit).
 void Scheduler::admit_newcomers() {
   if (clients_.size() < 2) return;
   for (auto next = next_waiting(); next != nullptr; next = next_waiting()) {

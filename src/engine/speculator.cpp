@@ -13,12 +13,12 @@
 namespace moesaic {
 namespace {
 
-constexpr double kDrafterRate = 0.1;  // at which a drafter's time is followed
+constexpr double kDrafterRate = 0.1;  // weight of a new measurement of a drafter's time
 constexpr int kProbe = 2;             // tokens of a draft that is only tried
 // After a rest drafts are tried one after the other, once a head has taken in some rows to look back on.
 constexpr int kTrialDrafts = 4, kTrialRows = 8;
-// What a stop of a device's pipeline is taken to cost, as a share of the step, until a step without one was
-// measured. Drafts that save nothing are soon at rest by that, and then such steps are measured.
+// A stop of a device's pipeline is taken to cost this share of the step until a step without one was
+// measured. Because of that, drafts that save nothing are soon at rest, and then such steps are measured.
 constexpr double kUnknownStop = 0.05;
 
 using Clock = std::chrono::steady_clock;
@@ -27,36 +27,69 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Tokens that may be guessed behind those that will be known once all that was launched has run, at most: one
-// more is sampled from the last row.
+// So many tokens may be guessed behind those that will be known once all that was launched has run, at most:
+// one more is sampled from the last row.
 int room(const Request& r) {
   const int known = std::max(static_cast<int>(r.tokens.size()), r.computed + 1);
   return std::max(0, r.limit - known - 1);
 }
 
-// A draft of so many tokens behind these rows.
-DraftAhead draft_behind(const LaunchedRows& l, int tokens) {
+// A request's rows in a step that was just launched.
+struct LaunchedRows {
+  std::shared_ptr<Request> request;
+  int sequence = 0;        // its index in the step
+  int first_position = 0;  // the position of the first row, at least
+  int rows = 0;            // rows that hold whatever is sampled
+  bool samples = false;    // a token is sampled behind the last of them
+  int drafted = 0;         // rows of a draft, which follow them
+  int moves = 0;           // the device may move it on by so many rows
+  int untaken = 0;         // tokens of the step before that the host has not taken yet, at least
+};
+
+LaunchedRows launched_rows(const Batch& step, int sequence, const std::shared_ptr<Request>& request) {
+  const Sequence& s = step.sequences[static_cast<size_t>(sequence)];
+  const int wanted = wanted_rows(step, sequence).count, drafted = std::max(0, wanted - 1);
+  return {.request = request,
+          .sequence = sequence,
+          .first_position = s.context - s.rows,
+          .rows = s.rows - drafted,
+          .samples = wanted > 0,
+          .drafted = drafted,
+          .moves = most_moved(step, sequence),
+          .untaken = request->draft.follows_token() ? 1 : 0};
+}
+
+// Describes a draft of so many tokens behind these rows.
+SequenceAhead draft_behind(const LaunchedRows& l, int tokens) {
   const Request& r = *l.request;
-  DraftAhead ahead{.sequence = {.sequence = l.sequence, .drafts = tokens, .full_pages = r.pages.full},
-                   .first_position = l.first_position,
-                   .rows = l.rows};
-  // Of a prompt: what follows the last row is sampled, or known as well.
+  SequenceAhead ahead{.sequence = l.sequence, .drafts = tokens, .full_pages = r.pages.full};
+  // In a prompt, the token behind the last row is sampled, or known as well.
   const int known = l.rows - (l.samples ? 1 : 0);
   for (int i = 0; i < known; ++i)
-    ahead.sequence.next_tokens.push_back(r.tokens[static_cast<size_t>(l.first_position + 1 + i)]);
+    ahead.next_tokens.push_back(r.tokens[static_cast<size_t>(l.first_position + 1 + i)]);
   for (int i = 0; tokens > 0 && i < tokens + l.moves + l.drafted; ++i)
-    ahead.sequence.sampling.push_back(r.sampler->draft_sampling(l.untaken + 1 + i));
+    ahead.sampling.push_back(r.sampler->draft_sampling(l.untaken + 1 + i));
   return ahead;
 }
 
-// As much of a draft behind these rows as the step that verifies it can sample on the device.
+// Shortens a draft behind these rows to what the step that verifies it can sample on the device.
 int device_room(const LaunchedRows& l, int tokens) {
   const int before = l.untaken + l.moves + 1 + l.drafted;
   while (tokens > 0 && !l.request->sampler->device_sampling(before + tokens)) --tokens;
   return tokens;
 }
 
-// Of as many drafts as there are free rows.
+// Returns the chances of each draft's first 1, 2, .. tokens.
+std::vector<std::vector<double>> reach_of(std::span<Request* const> requests,
+                                          std::span<const DraftTask> tasks) {
+  std::vector<std::vector<double>> reach;
+  for (size_t i = 0; i < tasks.size(); ++i)
+    reach.push_back(
+        requests[i]->drafted.acceptance.reach(tasks[i].grade, static_cast<int>(tasks[i].draft.size())));
+  return reach;
+}
+
+// Cuts the drafts, the last ones first, to as many tokens as there are free rows.
 void shorten(std::vector<int>& lengths, int free_rows) {
   for (int& length : lengths) {
     length = std::min(length, std::max(0, free_rows));
@@ -66,7 +99,7 @@ void shorten(std::vector<int>& lengths, int free_rows) {
 
 }  // namespace
 
-// Takes note of the tokens that have come since the last call.
+// Compares the request's watched draft with the tokens that have come since the last call.
 void Speculator::follow(Request& r) {
   DraftHistory& h = r.drafted;
   if (!std::exchange(h.begun, true)) h.acceptance = all_.as_prior();
@@ -129,8 +162,8 @@ void Speculator::watch(Request& r, std::span<const int32_t> draft, int grade) {
         .tokens = {draft.begin(), draft.end()}, .grade = grade, .begin = static_cast<int>(r.tokens.size())};
 }
 
-// A head takes in rows before it drafts, and is asked for nothing else at most steps: what a token takes is
-// what comes on top. After a prompt's rows, or before a model has computed them, that is not known.
+// A head takes in rows before it drafts, and at most steps it is asked for nothing else: the time of a token
+// is what comes on top. After a prompt's rows, or before a model has computed them, that is not known.
 void Speculator::measure_drafter(int rows, size_t tokens, bool known, double seconds) {
   const bool follows = drafter_->follows_steps();
   if (follows && tokens == 0) return spend_work(rows, seconds);
@@ -160,9 +193,9 @@ bool Speculator::may_pay(int rows, int free_rows) const {
   return choose(std::span(&sure, 1), rows, free_rows).front() > 0;
 }
 
-// One request at a time, since rows of many drafts that are only tried would cost as much as a step. What
-// could not pay is tried all the same once in a while, as its cost may have been measured badly. What drafts
-// are worth is known once a step without them is.
+// One request at a time is tried, since rows of many drafts that are only tried would cost as much as a step.
+// Drafts that could not pay are tried all the same once in a while, as their cost may have been measured
+// badly. It is known what drafts are worth once a step without them was measured.
 void Speculator::add_probes(std::span<Request* const> requests, int rows, int free_rows,
                             std::vector<int>& lengths) const {
   if (draft_tokens_ > 0 || !drafter_->is_costly() || !plain_.knows(rows)) return;
@@ -204,7 +237,7 @@ std::vector<int> Speculator::choose(std::span<const std::vector<double>> reach, 
                                .reach = reach});
 }
 
-// A drafter that costs nothing is asked for as much as it has.
+// A drafter that costs nothing is asked for all that it has.
 std::vector<int> Speculator::ask_for(std::span<Request* const> requests, int rows, int free_rows) const {
   std::vector<int> lengths;
   const int most = draft_tokens_ > 0 ? draft_tokens_ : kMostDraft;
@@ -240,7 +273,7 @@ StepAccount Speculator::draft(std::span<Request* const> requests, const NextStep
   return account;
 }
 
-// Drafts that were made behind the last step.
+// Takes the drafts that were made behind the last step.
 int Speculator::take_guesses(std::span<Request* const> requests, int free_rows, const Reserve& reserve) {
   int drafted = 0;
   for (Request* r : requests) {
@@ -270,12 +303,8 @@ int Speculator::draft_now(std::span<Request* const> requests, int rows, int free
   std::vector<DraftTask> tasks = ask(requests, lengths);
   lengths.clear();
   for (const DraftTask& task : tasks) lengths.push_back(static_cast<int>(task.draft.size()));
-  if (draft_tokens_ == 0 && !drafter_->is_costly()) {
-    std::vector<std::vector<double>> reach;
-    for (size_t i = 0; i < tasks.size(); ++i)
-      reach.push_back(requests[i]->drafted.acceptance.reach(tasks[i].grade, lengths[i]));
-    lengths = choose(reach, rows, free_rows);
-  }
+  if (draft_tokens_ == 0 && !drafter_->is_costly())
+    lengths = choose(reach_of(requests, tasks), rows, free_rows);
   int drafted = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
     Request& r = *requests[i];
@@ -286,28 +315,30 @@ int Speculator::draft_now(std::span<Request* const> requests, int rows, int free
   return drafted;
 }
 
-std::optional<BegunDraft> Speculator::draft_ahead(std::span<const LaunchedRows> step, int free_rows,
-                                                  const Reserve& reserve) {
+std::optional<BegunDraft> Speculator::draft_ahead(const Batch& step,
+                                                  std::span<const std::shared_ptr<Request>> requests,
+                                                  int free_rows, const Reserve& reserve) {
   if (rests_ || !drafter_->drafts_ahead()) return {};
   const auto asks = [](const LaunchedRows& l) {
     return l.samples && l.request->speculate && room(*l.request) > 0;
   };
-  std::vector<Request*> requests;
-  for (const LaunchedRows& l : step) {
-    if (asks(l)) requests.push_back(l.request.get());
+  std::vector<LaunchedRows> launched;
+  std::vector<Request*> asking;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    launched.push_back(launched_rows(step, static_cast<int>(i), requests[i]));
+    if (asks(launched.back())) asking.push_back(requests[i].get());
   }
-  // By the acceptance of the steps whose tokens are known.
-  const std::vector<int> lengths = lengths_of(requests, static_cast<int>(requests.size()), free_rows);
-  BegunDraft begun;
-  std::vector<DraftAhead> ahead;
+  // They follow from the acceptance of the steps whose tokens are known.
+  const std::vector<int> lengths = lengths_of(asking, static_cast<int>(asking.size()), free_rows);
+  BegunDraft begun{.rows = step.rows()};
+  std::vector<SequenceAhead> ahead;
   auto length = lengths.begin();
-  for (const LaunchedRows& l : step) {
+  for (const LaunchedRows& l : launched) {
     const int tokens = asks(l) ? reserve(*l.request, l.first_position, device_room(l, *length++)) : 0;
     ahead.push_back(draft_behind(l, tokens));
-    begun.rows += l.rows + l.drafted;
     if (l.samples) begun.parts.push_back({l.request, tokens});
   }
-  const Result<int> status = drafter_->begin_draft(ahead);
+  const Result<int> status = drafter_->begin_draft(ahead, step);
   if (!status.ok()) return fail_once(status.status()), std::nullopt;
   begun.begun = status.value();
   for (const BegunDraft::Part& part : begun.parts) part.request->draft.begin_behind(part.tokens);
@@ -334,7 +365,7 @@ Result<double> Speculator::take(const BegunDraft& begun) {
   return seconds;
 }
 
-// By what is known of such steps; what this one takes is known when it has run.
+// The price follows from what is known of such steps. The time of this one is known when it has run.
 StepAccount Speculator::spend_rows(int rows, int drafted) {
   StepAccount account{.rows = rows, .drafted = drafted};
   if (drafted == 0) return account;
@@ -370,29 +401,27 @@ void Speculator::settle(int requests) {
   if (trial_ < 0) ++trial_;
 }
 
-// A draft's first token is then the one in flight, which has to be right for the others to be of use.
+// The first token of such a draft is the one in flight, which has to be right for the others to be of use.
 bool Speculator::would_draft(std::span<Request* const> requests, int rows, int free_rows) {
   if (rests_) return false;
   for (Request* r : requests) follow(*r);
   std::vector<int> lengths = ask_for(requests, rows, free_rows);
-  const auto none = [](int length) { return length == 0; };
+  const auto any = [&] { return std::ranges::any_of(lengths, [](int length) { return length > 0; }); };
   if (drafter_->is_costly()) {
     add_probes(requests, rows, free_rows, lengths);
-    const bool drafts = !std::all_of(lengths.begin(), lengths.end(), none);
-    if (!drafts) count_probes(requests, lengths);
-    return drafts;
+    if (!any()) count_probes(requests, lengths);
+    return any();
   }
   for (int& length : lengths) length = std::min(length + 1, kMostDraft);
   const std::vector<DraftTask> tasks = ask(requests, lengths);
-  std::vector<std::vector<double>> reach;
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    const auto tokens = static_cast<int>(tasks[i].draft.size());
-    if (draft_tokens_ > 0 && tokens > 1) return true;
-    reach.push_back(requests[i]->drafted.acceptance.reach(tasks[i].grade, tokens));
-    if (tokens > 0) reach.back().erase(reach.back().begin());
+  if (draft_tokens_ > 0)
+    return std::ranges::any_of(tasks, [](const DraftTask& task) { return task.draft.size() > 1; });
+  std::vector<std::vector<double>> reach = reach_of(requests, tasks);
+  for (std::vector<double>& chances : reach) {
+    if (!chances.empty()) chances.erase(chances.begin());
   }
   lengths = choose(reach, rows, free_rows);
-  return draft_tokens_ == 0 && !std::all_of(lengths.begin(), lengths.end(), none);
+  return any();
 }
 
 void Speculator::computed(std::span<const ComputedRows> rows, bool begun) {
@@ -401,7 +430,7 @@ void Speculator::computed(std::span<const ComputedRows> rows, bool begun) {
   drafter_->computed(rows, begun);
 }
 
-// A token more is worth what a token of a step without drafts takes.
+// A token more is worth the time of a token of a step without drafts.
 void Speculator::verified(Request& r, const DraftState::Verified& draft) {
   stats_.add(draft.drafted, draft.accepted);
   r.drafted.stats.add(draft.drafted, draft.accepted);

@@ -1,4 +1,4 @@
-// How many tokens of each draft are worth their rows.
+// Decides how many tokens of each draft are worth their rows.
 #pragma once
 
 #include <span>
@@ -9,18 +9,18 @@
 namespace moesaic {
 
 struct DraftChoice {
-  const StepCosts* plain;    // of steps without drafts
-  const StepCosts* drafted;  // of steps with drafts: a device's pipeline stops for them
-  int rows = 0;              // of the step without drafts, each of which brings a token further
+  const StepCosts* plain;    // the costs of steps without drafts
+  const StepCosts* drafted;  // those of steps with drafts: a device's pipeline stops for them
+  int rows = 0;              // rows of the step without drafts: each gives a token
   int free_rows = 0;         // most tokens of all drafts together
-  double token_seconds = 0;  // that the drafter takes for a token
-  // [requests] of each request's draft, the chance that its first 1, 2, .. tokens are all accepted: falling.
+  double token_seconds = 0;  // the drafter's time for a token
+  // [requests] the chances that the first 1, 2, .. tokens of the request's draft are all accepted: they fall.
   std::span<const std::vector<double>> reach;
 };
 
-// [requests] tokens of each draft, for the most expected tokens a second; all 0 where drafts do not bring at
-// least 2% more than none, and where no step of so few rows was measured lately: if all steps had drafts,
-// nobody would know what one without takes.
+// Returns the tokens of each draft, [requests], that bring the most expected tokens a second. All are 0 if
+// drafts do not bring at least 2% more than none, and if no step of so few rows was measured lately: if all
+// steps had drafts, nobody would know the time of one without.
 std::vector<int> choose_draft_lengths(const DraftChoice& choice);
 
 }  // namespace moesaic

@@ -65,16 +65,13 @@ void DraftState::forget_behind() {
 
 DraftState::Verified DraftState::take(std::span<const int32_t> tokens) {
   if (is_free()) return {};
-  Verified verified{.drafted = static_cast<int>(running()->draft.size()), .accepted = accepted(tokens)};
-  if (auto* ahead = std::get_if<Ahead>(&state_)) {
-    InFlight next = std::move(ahead->launched);
-    next.tokens = tokens.size();
-    verified.behind = next.behind.value_or(0);
-    state_ = std::move(next);
-  } else {
-    verified.behind = running()->behind.value_or(0);
-    state_ = None();
-  }
+  auto* ahead = std::get_if<Ahead>(&state_);
+  const Verified verified{.drafted = static_cast<int>(running()->draft.size()),
+                          .accepted = accepted(tokens),
+                          .behind = (ahead != nullptr ? ahead->launched : *running()).behind.value_or(0)};
+  if (ahead == nullptr) return state_ = None(), verified;
+  ahead->launched.tokens = tokens.size();
+  state_ = InFlight(std::move(ahead->launched));
   return verified;
 }
 

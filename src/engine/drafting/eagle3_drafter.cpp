@@ -37,16 +37,18 @@ void Eagle3Drafter::skip() {
 
 // Rows that only hold if drafts are accepted are marked once that is known, in computed(). Until then nobody
 // looks back on them: the next step's first row, at least, is the one behind those that are sure.
-Result<int> Eagle3Drafter::begin_draft(std::span<DraftAhead> ahead) {
+Result<int> Eagle3Drafter::begin_draft(std::span<SequenceAhead> sequences, const Batch& step) {
   skip();
-  std::vector<SequenceAhead> sequences;
-  for (const DraftAhead& a : ahead) {
-    sequences.push_back(a.sequence);
-    sequences.back().begin = begin_of(a.sequence.full_pages, a.first_position);
-  }
+  const auto first = [&](const SequenceAhead& a) {
+    return step.positions[static_cast<size_t>(step.sequences[static_cast<size_t>(a.sequence)].first_row)];
+  };
+  for (SequenceAhead& a : sequences) a.begin = begin_of(a.full_pages, first(a));
   Result<int> begun = head_->begin_draft(sequences);
-  for (const DraftAhead& a : ahead)
-    mark(a.sequence.full_pages, a.first_position, a.first_position + a.rows, begun.ok());
+  for (const SequenceAhead& a : sequences) {
+    const int drafted = std::max(0, wanted_rows(step, a.sequence).count - 1);
+    const int sure = step.sequences[static_cast<size_t>(a.sequence)].rows - drafted;
+    mark(a.full_pages, first(a), first(a) + sure, begun.ok());
+  }
   return begun;
 }
 
@@ -54,7 +56,7 @@ void Eagle3Drafter::loaded(std::span<const int32_t> full_pages) {
   for (const int32_t page : full_pages) from(page) = kPageTokens;
 }
 
-// Rows that are pending still are of a step before: after a rest, its hidden states are gone.
+// Rows that are still pending belong to an earlier step: after a rest, its hidden states are gone.
 void Eagle3Drafter::computed(std::span<const ComputedRows> rows, bool begun) {
   if (rows.empty()) return;
   skip();
@@ -86,7 +88,7 @@ bool Eagle3Drafter::complete(Pending& p, const DraftTask& task) {
   const size_t pages = std::min(p.pages.size(), task.full_pages.size());
   if (!std::ranges::equal(task.full_pages.first(pages), std::span(p.pages).first(pages))) return false;
   p.sequence.next_tokens.resize(static_cast<size_t>(p.rows), task.tokens.back());
-  p.sequence.drafts = std::min(task.most, kMostDraft);
+  p.sequence.drafts = task.most;
   p.sequence.sampling = task.sampling;
   p.sequence.sampling.resize(static_cast<size_t>(p.sequence.drafts));
   p.sequence.full_pages.assign(task.full_pages.begin(), task.full_pages.end());
@@ -116,7 +118,7 @@ Status Eagle3Drafter::draft(std::span<DraftTask> tasks) {
   RETURN_IF_ERROR(status);
   auto at = tokens.begin();
   for (DraftTask* task : drafted) {
-    const auto end = at + std::min(task->most, kMostDraft);
+    const auto end = at + task->most;
     task->draft.assign(at, std::find(at, end, -1));
     at = end;
   }

@@ -2,11 +2,10 @@
 // the pages of the requests themselves, so that what the prefix cache has, the head has too.
 //
 // Before each step the rows of the last one are taken in, whatever they were: a prompt's, those of requests
-// that get no draft, and of requests that have ended, since others may go on from their pages. On a device
-// that samples that is launched right behind the step. While drafts
-// do not pay no rows are taken in, nor are those of a step that failed, and a saved cache has no pages of a
-// head. So for each page it is known from where on the head's K and V are there, and a draft looks back no
-// further.
+// that get no draft, and those of requests that have ended, since others may go on from their pages. On a
+// device that samples this is launched right behind the step. While drafts do not pay no rows are taken in,
+// nor are those of a step that failed, and a saved cache has no pages of a head. So for each page it is known
+// from where on the head's K and V are there, and a draft looks back no further.
 #pragma once
 
 #include <vector>
@@ -18,7 +17,7 @@ namespace moesaic {
 
 class Eagle3Drafter final : public Drafter {
  public:
-  // head: loaded, of the engine's backend.
+  // head: the loaded head of the engine's backend.
   explicit Eagle3Drafter(DraftHead& head) : head_(&head) {}
 
   std::string name() const override { return "eagle3"; }
@@ -26,7 +25,7 @@ class Eagle3Drafter final : public Drafter {
   bool follows_steps() const override { return true; }
   Status draft(std::span<DraftTask> tasks) override;
   bool drafts_ahead() const override { return head_->drafts_ahead(); }
-  Result<int> begin_draft(std::span<DraftAhead> sequences) override;
+  Result<int> begin_draft(std::span<SequenceAhead> sequences, const Batch& step) override;
   Result<double> finish_draft(int begun, std::span<int32_t> tokens) override {
     return head_->finish_draft(begun, tokens);
   }
@@ -36,15 +35,15 @@ class Eagle3Drafter final : public Drafter {
   void end(uint64_t, std::span<const int32_t>, int) override {}
 
  private:
-  // Rows of the last step that are not taken in yet.
+  // A request's rows of the last step that are not taken in yet.
   struct Pending {
     uint64_t request = 0;
     int first = 0;     // the first row's position
-    int position = 0;  // behind the last row
+    int position = 0;  // the position behind the last row
     int32_t last = 0;  // the last row's own token
     std::vector<int32_t> pages = {};
     int rows = 0;
-    DraftSequence sequence;  // next_tokens may lack the last one, which is sampled later
+    DraftSequence sequence;  // its next_tokens may lack the last one, which is sampled later
   };
   static bool complete(Pending& pending, const DraftTask& task);
   // Positions [first, end) are in the head's cache now, or will not be.
@@ -53,7 +52,7 @@ class Eagle3Drafter final : public Drafter {
   int& from(int32_t page);
 
   DraftHead* head_;
-  std::vector<Pending> pending_;  // of the last step, by ascending sequence
+  std::vector<Pending> pending_;  // by ascending sequence
   std::vector<int> from_;  // [pages] the first place of each that the head has, if all behind it are used
 };
 

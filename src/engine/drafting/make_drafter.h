@@ -1,4 +1,4 @@
-// Drafters by name.
+// Makes drafters by name.
 #pragma once
 
 #include <memory>
@@ -13,16 +13,16 @@ namespace moesaic {
 enum class DrafterKind { kNone, kNgram, kSuffix, kSuffixOwn, kEagle3, kModel };
 struct DrafterChoice {
   DrafterKind kind = DrafterKind::kNone;
-  std::string path = {};  // of the head or model; an empty one's head comes with the model "tiny"
+  std::string path = {};  // the head's or model's; if it is empty, the head that comes with the model "tiny"
 };
-// "none", "ngram", "suffix" (with earlier answers), "suffix:own" (without), "eagle3", "eagle3:FOLDER" or
-// "draft:MODEL". An error of one line for anything else.
+// The names are "none", "ngram", "suffix" (with earlier answers), "suffix:own" (without), "eagle3",
+// "eagle3:FOLDER" and "draft:MODEL". Anything else is an error of one line.
 Result<DrafterChoice> drafter_choice(std::string_view name);
-// Null for kNone. head: of the backend that holds the model, loaded; for kEagle3. kModel has more parts
-// (model_drafter.h).
+// Returns null for kNone. kEagle3 needs `head`, the loaded one of the backend that holds the model. kModel
+// has more parts (model_drafter.h) and is not made here.
 std::unique_ptr<Drafter> make_drafter(DrafterKind kind, DraftHead* head = nullptr);
 
-// 0 (as many as pay) to kMostDraft.
+// The length of drafts must be 0 (as many tokens as pay) to kMostDraft.
 Status validate_draft_tokens(int tokens);
 
 }  // namespace moesaic

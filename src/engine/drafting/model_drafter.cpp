@@ -13,7 +13,7 @@ namespace {
 
 int64_t pages_of(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
-// Pages of the sliding layers for one request: the window behind a step's first row, the step, and a draft
+// A request needs pages of the sliding layers for the window behind a step's first row, the step, and a draft
 // that is taken back, off page boundaries.
 int ring_pages(const ModelConfig& config, const ModelDrafter::Options& o) {
   return static_cast<int>(pages_of(config.window + o.max_rows + kMostDraft)) + 1;
@@ -45,8 +45,8 @@ Result<std::unique_ptr<Drafter>> ModelDrafter::create(std::unique_ptr<Backend> b
   return std::unique_ptr<Drafter>(std::move(drafter));
 }
 
-// As far as the same tokens stand there, and the window's pages before the first other one were not used
-// again.
+// A text can be used as far as the same tokens stand there, if the window's pages before the first other one
+// were not used again.
 size_t ModelDrafter::reusable(const Text& text, std::span<const int32_t> tokens) const {
   const auto differ = std::ranges::mismatch(text.tokens, tokens.first(tokens.size() - 1));
   const auto same = static_cast<size_t>(differ.in1 - text.tokens.begin());
@@ -72,7 +72,7 @@ ModelDrafter::Text ModelDrafter::reuse(std::span<const int32_t> tokens) {
   return text;
 }
 
-// Its places are free again.
+// The places of the oldest text are free again.
 bool ModelDrafter::forget_oldest() {
   if (ended_.empty()) return false;
   Text& text = ended_.front();
@@ -82,7 +82,7 @@ bool ModelDrafter::forget_oldest() {
   return true;
 }
 
-// Null where too many requests have a text already.
+// Returns null if too many requests have a text already.
 ModelDrafter::Text* ModelDrafter::text_of(const DraftTask& task) {
   const auto at = texts_.find(task.request);
   if (at != texts_.end()) return &at->second;
@@ -126,8 +126,8 @@ void ModelDrafter::append(Text& text, std::span<const int32_t> tokens, bool want
   batch.sequences.push_back(std::move(s));
 }
 
-// Rows of what the requests have said since; the last token's always, as a draft goes on from it. Wanted are
-// those of requests that the step reaches the end of.
+// Adds rows of what the requests have said since, always the last token's, as a draft goes on from it. Wanted
+// are the last rows of requests whose end the step reaches.
 std::vector<ModelDrafter::Wanted> ModelDrafter::catch_up(std::span<DraftTask> tasks, Batch& batch) {
   std::vector<Wanted> wanted;
   for (DraftTask& task : tasks) {
@@ -151,7 +151,7 @@ std::vector<ModelDrafter::Wanted> ModelDrafter::catch_up(std::span<DraftTask> ta
   return wanted;
 }
 
-// The token of each wanted row; -1: a logit is not finite.
+// Returns the token of each wanted row; -1: a logit is not finite.
 Result<std::vector<int32_t>> ModelDrafter::run(Batch& batch, std::span<const Wanted> wanted) {
   std::vector<DeviceSampling> sampling;
   for (const Wanted& w : wanted) sampling.push_back(w.task->sampling[w.task->draft.size()]);
@@ -172,7 +172,7 @@ Result<std::vector<int32_t>> ModelDrafter::run(Batch& batch, std::span<const Wan
   return tokens;
 }
 
-// Those that want another one.
+// Returns those that want another token.
 std::vector<ModelDrafter::Wanted> ModelDrafter::take(std::span<const Wanted> wanted,
                                                      std::span<const int32_t> tokens) {
   std::vector<Wanted> more;

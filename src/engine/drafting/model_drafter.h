@@ -1,8 +1,8 @@
-// Drafts by another model of the same vocabulary, on a backend and in a KV cache of its own.
+// Another model of the same vocabulary makes the drafts, on a backend and in a KV cache of its own.
 //
 // It computes a request's tokens only when a draft is wanted, as many rows at a time as a step may have: so
-// the first draft behind a long prompt comes some steps later, and where drafts do not pay it costs nothing.
-// What it had drafted and the model did not say is computed again over the same places of the cache. The
+// the first draft behind a long prompt comes some steps later, and while drafts do not pay it costs nothing.
+// Drafted tokens that the model did not say are computed over in the same places of the cache. The
 // texts of requests that have ended stay as long as nobody needs their places: a request that begins with the
 // same tokens, such as the next turn of a conversation, goes on from the longest of them.
 #pragma once
@@ -19,9 +19,9 @@ namespace moesaic {
 class ModelDrafter final : public Drafter {
  public:
   struct Options {
-    int sequences = 1;      // requests that it drafts for at a time
-    int64_t kv_tokens = 0;  // of all together
-    int max_rows = 512;     // of a step, at most the backend's
+    int sequences = 1;      // it drafts for so many requests at a time
+    int64_t kv_tokens = 0;  // tokens of all together
+    int max_rows = 512;     // most rows of a step, at most the backend's
   };
   static KvLayout layout(const ModelConfig& config, const Options& options);
 
@@ -35,15 +35,15 @@ class ModelDrafter final : public Drafter {
   void end(uint64_t request, std::span<const int32_t> tokens, int prompt_tokens) override;
 
  private:
-  // What is in the cache of one request.
+  // The tokens of one request that are in the cache.
   struct Text {
     std::vector<int32_t> tokens;
-    size_t sure = 0;     // of these, those that the request is known to have
-    size_t reached = 0;  // the most tokens that it ever had: the ring holds the last pages of those
+    size_t sure = 0;     // the request is known to have so many of these
+    size_t reached = 0;  // the most tokens that the text ever had: the ring holds their last pages
     std::vector<int32_t> full_pages;
     std::vector<int32_t> ring;  // the window's pages, used in turn
   };
-  // One row of logits that is wanted: of this task's next draft token.
+  // A row whose logits give this task's next draft token.
   struct Wanted {
     DraftTask* task;
     Text* text;
@@ -51,9 +51,10 @@ class ModelDrafter final : public Drafter {
 
   ModelDrafter(std::unique_ptr<Backend> backend, const ModelConfig& config, const Options& options);
   Text* text_of(const DraftTask& task);
-  // How many of a text's first tokens a request that says `tokens` can go on from.
+  // Returns how many of a text's first tokens a request that says `tokens` can go on from.
   size_t reusable(const Text& text, std::span<const int32_t> tokens) const;
-  // The ended text that is best to go on from, cut to what can be used; no ring: there is none worth it.
+  // Returns the ended text that is best to go on from, cut to what can be used; without a ring: none is worth
+  // it.
   Text reuse(std::span<const int32_t> tokens);
   bool forget_oldest();
   bool reserve(Text& text, size_t tokens);
@@ -67,7 +68,7 @@ class ModelDrafter final : public Drafter {
   Options options_;
   KvLayout layout_;
   std::unordered_map<uint64_t, Text> texts_;  // by request
-  std::vector<Text> ended_;                   // of requests that have, oldest first
+  std::vector<Text> ended_;                   // texts of ended requests, oldest first
   std::vector<int32_t> free_full_;
   std::vector<std::vector<int32_t>> free_rings_;
   std::vector<float> logits_;

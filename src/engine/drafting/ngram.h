@@ -1,5 +1,5 @@
-// Drafts from the request itself: what followed the longest earlier occurrence of its last tokens, in prompt
-// or answer. For answers that repeat their prompt: code edits, extraction, quotation.
+// Drafts from the request itself what followed the longest earlier occurrence of its last tokens, in prompt
+// or answer. It serves answers that repeat their prompt: code edits, extraction, quotation.
 #pragma once
 
 #include <unordered_map>
@@ -16,7 +16,7 @@ class NgramDrafter final : public Drafter {
   void end(uint64_t request, std::span<const int32_t>, int) override { indexes_.erase(request); }
 
  private:
-  std::unordered_map<uint64_t, TokenIndex> indexes_;  // of each request that has asked
+  std::unordered_map<uint64_t, TokenIndex> indexes_;  // by request that has asked
   std::vector<TokenIndex::Match> matches_;
 };
 

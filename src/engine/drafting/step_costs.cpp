@@ -8,8 +8,8 @@ namespace {
 
 constexpr double kPaceRate = 0.1;
 constexpr int kSizeMemory = 32;  // measurements of a size that count
-// Of one row's time, for each row more, where one size alone was measured. Between what a dense model takes
-// and what experts do that share nothing.
+// The share of one row's time that each row more takes, if one size alone was measured: between that of a
+// dense model and that of experts that share nothing.
 constexpr double kUnknownSlope = 0.2;
 
 }  // namespace
@@ -48,7 +48,7 @@ StepCosts::Around StepCosts::around(int size) const {
   return a;
 }
 
-// For each row more, between two sizes.
+// Returns the cost of each row more between two sizes.
 double StepCosts::slope(const Size& less, const Size& more) {
   return (more.cost - less.cost) / (more.rows - less.rows);
 }
@@ -65,7 +65,7 @@ double StepCosts::guess(int rows) const {
   return below->cost + each * (rows - below->rows);
 }
 
-// A size has several numbers of rows, and one more than its mean is not for nothing.
+// A size stands for several numbers of rows, and a row more than their mean costs something.
 double StepCosts::own(const Size& size, int rows) const {
   if (rows == size.rows) return size.cost;
   const auto [least, below, above] = around(size_of(rows));

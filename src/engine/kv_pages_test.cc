@@ -224,6 +224,59 @@ TEST(KvPages, WouldFitKnowsWhatFits) {
   EXPECT_GT(refused, 300);
 }
 
+// The window before the place where a prompt departs from cached ones is worth keeping.
+TEST(KvPages, APromptForksWhereItDeparts) {
+  KvPages pages = small_pages(20, 20);
+  serve_once(pages, count_up(18));
+  std::vector<int32_t> departs = count_up(18);
+  departs[13] = 99;
+  PageTable table;
+  EXPECT_EQ(pages.adopt(table, departs), 12);
+  EXPECT_EQ(table.forks, std::vector{12});
+  pages.release(table);
+}
+
+// Who computes what the cache has already takes no window page that its own window has left.
+TEST(KvPages, ABlockThatLeftTheWindowGetsNoWindowPage) {
+  KvPages pages = small_pages(20, 20);
+  PageTable first, second;
+  for (PageTable* table : {&first, &second}) ASSERT_TRUE(pages.reserve(*table, 0, 16));
+  pages.cache_blocks(first, count_up(16));
+  pages.slide(second, 25);  // rows from 25 on reach back to block 4
+  pages.cache_blocks(second, count_up(16));
+  EXPECT_EQ(second.full, first.full);
+  EXPECT_EQ(second.window, (std::vector{-1, -1, -1, -1}));
+  pages.check(std::vector<const PageTable*>{&first, &second});
+}
+
+TEST(KvPages, AnEvictedBlockLosesItsWindowPage) {
+  KvPages pages = small_pages(4, 8);
+  serve_once(pages, count_up(9));
+  EXPECT_EQ(pages.window_use().cached, 2);
+  PageTable table;
+  ASSERT_TRUE(pages.extend(table, 16, 0));
+  EXPECT_EQ(pages.window_use().cached, 0);
+  pages.check(std::vector<const PageTable*>{&table});
+}
+
+// What sequences hold stays theirs when the cache is forgotten.
+TEST(KvPages, ForgettingTakesNoPageThatIsHeld) {
+  KvPages pages = small_pages(8, 8);
+  PageTable held;
+  ASSERT_TRUE(pages.reserve(held, 0, 16));
+  pages.cache_blocks(held, count_up(16));
+  const PageTable before = held;
+  pages.forget();
+  held.cached_blocks = 0;
+  EXPECT_EQ(pages.full_use().used, 4);
+  EXPECT_EQ(pages.window_use().used, 4);
+  PageTable other;
+  ASSERT_TRUE(pages.reserve(other, 0, 16));
+  EXPECT_FALSE(pages.extend(other, 17, 0));
+  EXPECT_EQ(held.full, before.full);
+  pages.check(std::vector<const PageTable*>{&held, &other});
+}
+
 // Where two prompts part, the window before that place is worth more than what is older.
 TEST(KvPages, WindowsAtForksGoLast) {
   KvPages pages = small_pages(40, 14);

@@ -161,11 +161,12 @@ def check(group, path, sources, build):
     with open(path, "w", encoding="utf-8") as file:
         file.write(group.text())
     findings = clang_tidy(path, ["--", *[word for flag in group.flags for word in flag.split("\0")]])
-    if "clang-diagnostic-error" not in findings:
+    error = next((line for line in findings.splitlines() if "clang-diagnostic-error" in line), None)
+    if error is None:
         return findings
     # GCC's own warning flags mean nothing to clang.
     options = ["-p", build, "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-ignored-optimization-argument"]
-    print(f"{path} does not compile, so its files are checked singly: {findings.splitlines()[0]}", flush=True)
+    print(f"{path} does not compile, so its files are checked singly: {error}", flush=True)
     return "".join(clang_tidy(source, options) for source, _ in sources if set(members(source)) & set(group.files))
 
 

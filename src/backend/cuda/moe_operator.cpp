@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/layout/model.h"
 #include "backend/cuda/moe_operator_impl.h"
 #include "backend/cuda/ops/select.h"
 #include "backend/cuda/runtime/device_guard.h"

@@ -101,7 +101,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   Status begin_graph();
   template <typename Body>
   void timed(Op op, double bytes, double flops, Body&& body);
-  NormRows norm_rows(int code, int rows, const DeferredResidual& deferred);
+  Norm norm_rows(int code, int rows, const DeferredResidual& deferred);
   LinearSetup linear_setup() { return {target_, model_.slab_layout, tiles_.as<void>(), stream_}; }
   const int32_t* input(int offset) const { return step_io_.input(offset); }
   double expected_experts() const;

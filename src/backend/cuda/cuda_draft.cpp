@@ -363,13 +363,13 @@ Status CudaDraftHead::join(const Part& part) {
 Status CudaDraftHead::qkv(const Part& part) {
   const DraftRoundInput& r = input_.rounds[part.round];
   const bool all = part.rows == r.rows && part.rows == r.logit_rows;
-  RETURN_IF_ERROR(cuda::qkv(
-      weights_.layer,
+  const float2* const rotation = buffers_.rotation.as<float2>() +
+                                 static_cast<int64_t>(r.first_row + part.first) * (config().head_dim / 2);
+  RETURN_IF_ERROR(linear(
+      weights_.layer.qkv,
       Activations{.x = arena_.joined.as<void>(), .factor = 1.0f / joined_factor(), .tokens = part.rows},
-      {.rotation = buffers_.rotation.as<float2>() +
-                   static_cast<int64_t>(r.first_row + part.first) * (config().head_dim / 2),
-       .slots = input(r.slots + part.first),
-       .q = (all ? buffers_.placed_q : arena_.q).as<__nv_bfloat16>()},
+      qkv_of(weights_.layer, rotation, input(r.slots + part.first),
+             (all ? buffers_.placed_q : arena_.q).as<__nv_bfloat16>()),
       setup()));
   // Decoding attention reads all pages but a row's last before the kernel before it has ended. Where a
   // sequence has several rows, this copy stands between it and the kernel that wrote them.
@@ -384,15 +384,11 @@ Status CudaDraftHead::qkv(const Part& part) {
 
 Status CudaDraftHead::attend(int round, int logit_rows) {
   const DraftRoundInput& r = input_.rounds[round];
-  RETURN_IF_ERROR(cuda::attend(weights_.layer,
-                               {.q = buffers_.placed_q.as<__nv_bfloat16>(),
-                                .pages = input(input_.pages),
-                                .out = buffers_.attended.as<void>(),
-                                .tiles = input(r.tiles),
-                                .tile_count = logit_rows,
-                                .kv_splits = r.kv_splits,
-                                .decode = !shared_.target.batch_invariant},
-                               setup()));
+  Attention p = attention_of(weights_.layer, buffers_.placed_q.as<__nv_bfloat16>(), input(input_.pages),
+                             buffers_.attended.as<void>());
+  p.tiles = reinterpret_cast<const RowTile*>(input(r.tiles)), p.tile_count = logit_rows;
+  p.kv_splits = r.kv_splits;
+  RETURN_IF_ERROR(cuda::attend(p, !shared_.target.batch_invariant, shared_.target, shared_.stream));
   return project(weights_.layer, buffers_.attended.as<void>(), logit_rows, buffers_.residual.as<float>(),
                  setup());
 }
@@ -401,7 +397,7 @@ Norm CudaDraftHead::norm_of_residual(const DeviceBuffer& weight, float factor, K
   return norm_of({.x = buffers_.residual.as<float>(),
                   .rows = rows,
                   .hidden = config().hidden,
-                  .eps = config().rms_eps,
+                  .eps = static_cast<float>(config().rms_eps),
                   .out = buffers_.normed.as<void>(),
                   .fault = arena_.fault.as<int>(),
                   .code = 1},

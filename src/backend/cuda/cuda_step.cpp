@@ -113,27 +113,25 @@ void CudaBackend::embed() {
   });
 }
 
-NormRows CudaBackend::norm_rows(int code, int rows, const DeferredResidual& deferred) {
+Norm CudaBackend::norm_rows(int code, int rows, const DeferredResidual& deferred) {
   return {.x = x_.as<float>(),
           .rows = rows,
           .hidden = model_.config.hidden,
-          .eps = model_.config.rms_eps,
+          .eps = static_cast<float>(model_.config.rms_eps),
           .out = normed_.as<void>(),
+          .deferred = deferred,
           .fault = fault_.as<int>(),
-          .code = code,
-          .deferred = deferred};
+          .code = code};
 }
 
 void CudaBackend::qkv(int index) {
   const Layer& layer = model_.layers[index];
   timed(kQkv, layer.qkv.bytes(), 2.0 * shape_.rows * layer.qkv.rows * layer.qkv.cols, [&]() -> Status {
-    return cuda::qkv(layer,
-                     norm_of(norm_rows(2 * index + 1, shape_.rows, std::exchange(deferred_, {})),
-                             layer.attn_norm, layer.attn_factor, layer.qkv.kind),
-                     {.rotation = rotation_.as<float2>(),
-                      .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots),
-                      .q = q_.as<__nv_bfloat16>()},
-                     linear_setup());
+    const int32_t* const slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots);
+    return linear(layer.qkv,
+                  norm_of(norm_rows(2 * index + 1, shape_.rows, std::exchange(deferred_, {})),
+                          layer.attn_norm, layer.attn_factor, layer.qkv.kind),
+                  qkv_of(layer, rotation_.as<float2>(), slots, q_.as<__nv_bfloat16>()), linear_setup());
   });
 }
 
@@ -143,19 +141,18 @@ void CudaBackend::attend(int index) {
   const double keys = sliding ? window_keys_ : keys_, cached = sliding ? window_cached_ : cached_;
   timed(kAttend, cached * 2 * kv_element_bytes() * layer.shape.kv_size(), keys * 4 * layer.shape.q_size(),
         [&]() -> Status {
-          AttendedRows rows{.q = q_.as<__nv_bfloat16>(),
-                            .pages = input(at_.pages),
-                            .sliding = sliding,
-                            .out = attended_.as<void>()};
+          Attention p = attention_of(layer, q_.as<__nv_bfloat16>(), input(at_.pages), attended_.as<void>());
+          p.sliding = sliding;
           if (shape_.prefill_tiles > 0) {
-            rows.tiles = input(at_.prefill_tiles), rows.tile_count = shape_.prefill_tiles,
-            rows.decode = false;
-            RETURN_IF_ERROR(cuda::attend(layer, rows, linear_setup()));
+            p.tiles = reinterpret_cast<const RowTile*>(input(at_.prefill_tiles)),
+            p.tile_count = shape_.prefill_tiles;
+            RETURN_IF_ERROR(cuda::attend(p, false, target_, stream_));
           }
           if (shape_.decode_tiles > 0) {
-            rows.tiles = input(at_.decode_tiles), rows.tile_count = shape_.decode_tiles, rows.decode = true;
-            rows.kv_splits = shape_.kv_splits;
-            RETURN_IF_ERROR(cuda::attend(layer, rows, linear_setup()));
+            p.tiles = reinterpret_cast<const RowTile*>(input(at_.decode_tiles)),
+            p.tile_count = shape_.decode_tiles;
+            p.kv_splits = shape_.kv_splits;
+            RETURN_IF_ERROR(cuda::attend(p, true, target_, stream_));
           }
           return {};
         });

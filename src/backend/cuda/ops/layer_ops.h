@@ -1,50 +1,23 @@
 // The ops of a layer: its weights, its cache and the rows are arguments. The model's layers and the draft
-// head's run through the same.
+// head's run through the same. Q, K and V are linear() of qkv_of(), attention is attend() of attention_of().
 #pragma once
 
-#include "backend/cuda/kernels/common/attention.h"
 #include "backend/cuda/layout/model.h"
+#include "backend/cuda/ops/attention.h"
 #include "backend/cuda/ops/linear.h"
 
 namespace moesaic::cuda {
 
-// Rows of the residual stream that are to be normed, and where they go.
-struct NormRows {
-  float* x = nullptr;
-  int rows = 0, hidden = 0;
-  double eps = 0;
-  void* out = nullptr;
-  int* fault = nullptr;
-  int code = 0;
-  DeferredResidual deferred = {};
-};
-// For a matrix of this kind. factor: of the activations, where they are F16.
-Norm norm_of(const NormRows& r, const DeviceBuffer& weight, float factor, Kind next);
-
-// Where Q of the rows goes; K and V go to the layer's cache.
-struct QkvRows {
-  const float2* rotation = nullptr;  // [rows, head_dim / 2]
-  const int32_t* slots = nullptr;    // [rows] page * kPageTokens + token in the page
-  __nv_bfloat16* q = nullptr;
-};
-Status qkv(const Layer& layer, const Norm& x, const QkvRows& rows, const LinearSetup& setup);
-Status qkv(const Layer& layer, const Activations& x, const QkvRows& rows, const LinearSetup& setup);
-
-struct AttendedRows {
-  const __nv_bfloat16* q = nullptr;
-  const int32_t* pages = nullptr;
-  bool sliding = false;            // the tiles' page table is that of the sliding layers
-  void* out = nullptr;             // as the output projection takes it
-  const int32_t* tiles = nullptr;  // RowTile [tile_count]
-  int tile_count = 0;
-  int kv_splits = 1;
-  bool decode = true;  // as attend() of ops/attention.h has it
-};
-Status attend(const Layer& layer, const AttendedRows& rows, const LinearSetup& setup);
+// n with this weight, for a matrix of this kind. factor: of the activations, where they are F16.
+Norm norm_of(Norm n, const DeviceBuffer& weight, float factor, Kind next);
+// Q goes to q, K and V go to the layer's cache.
+Qkv qkv_of(const Layer& layer, const float2* rotation, const int32_t* slots, __nv_bfloat16* q);
+// out: as the output projection takes it. The tiles are left to the caller.
+Attention attention_of(const Layer& layer, const __nv_bfloat16* q, const int32_t* pages, void* out);
 // x += the output projection of the rows that were attended to.
 Status project(const Layer& layer, const void* attended, int rows, float* x, const LinearSetup& setup);
-// x += the dense MLP of norm(x). middle: [rows, intermediate] of 16 bits. layer.up_bias has swiglu_offset - 1
-// in it.
-Status dense_mlp(const Layer& layer, const Norm& x, void* middle, const LinearSetup& setup);
+// n.x += the dense MLP of norm(n). middle: [rows, intermediate] of 16 bits. layer.up_bias has swiglu_offset -
+// 1 in it.
+Status dense_mlp(const Layer& layer, const Norm& n, void* middle, const LinearSetup& setup);
 
 }  // namespace moesaic::cuda

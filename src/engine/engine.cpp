@@ -308,8 +308,14 @@ void Engine::show_prompt_row(Request& r, std::span<const float> logits) {
   if (!r.done()) r.on_prompt_logits(r.prompt_rows_shown++, logits);
 }
 
+// A request that was preempted is computed again, and a step that runs may have the row of these logits once
+// more: it is taken first, and says nothing new, or a token would be sampled from each.
 void Engine::sample_held() {
   for (const auto& request : std::exchange(held_, {})) {
+    if (!request->done() && !request->draft.is_free()) {
+      held_.push_back(request);
+      continue;
+    }
     std::vector<float> logits = std::exchange(request->held, {});
     sample(request, logits);
   }

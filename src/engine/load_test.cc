@@ -241,7 +241,8 @@ void expect_stores_change_no_token(uint32_t scenarios) {
   EXPECT_GT(total.fetched_tokens, 100u * scenarios);
   EXPECT_GT(total.host.read_bytes, 0u);
   EXPECT_GT(total.disk.read_bytes, 0u);
-  if (scenarios > 100) EXPECT_GT(total.abandoned, 0u);  // a file must be lost just as it is wanted
+  // For that a file must be lost just as it is wanted.
+  EXPECT_TRUE(total.abandoned > 0 || scenarios < 100);
   testing::Test::RecordProperty("fetched_tokens", std::to_string(total.fetched_tokens));
   testing::Test::RecordProperty("abandoned", std::to_string(total.abandoned));
 }
@@ -307,14 +308,15 @@ constexpr std::chrono::steady_clock::time_point kNever(std::chrono::hours(24 * 3
 // A request that waits for its mask loses its pages, and its mask is there while its logits are computed
 // again.
 TEST(Load, AMaskMayComeWhileAPreemptedRequestIsComputedAgain) {
-  for (uint64_t seed = 0; seed < 20; ++seed) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const bool device = seed % 2 == 1;  // it works a step ahead
     Grammar grammar(R"({"type": "string", "minLength": 100})");
     const SamplingParams params{.seed = seed, .max_tokens = 40};
     Harness alone(false, {.context = 128});  // first: its masks are then cached
     grammar.hold_to(alone.submit(60, params));
     ASSERT_TRUE(alone.engine.run_to_end().ok());
 
-    Harness run(false,
+    Harness run(device,
                 {.context = 128, .max_batch = 2, .max_rows = 64, .kv_tokens = 160, .prefix_cache = false});
     run.submit(20, {.temperature = 0, .max_tokens = 100});
     grammar.hold_to(run.submit(60, params));

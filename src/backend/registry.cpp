@@ -76,13 +76,10 @@ Result<std::unique_ptr<MoeOperator>> prepare_moe(const MoeOperatorOptions&, cons
 
 Result<std::optional<Format>> dense_format(std::string_view name) {
   if (name == "keep") return std::optional<Format>();
-  std::string options = "keep";
-  for (const FormatInfo& format : formats()) {
-    if (format.option.empty()) continue;
-    if (name == format.option) return std::optional(format.format);
-    options.append(", ").append(format.option);
+  for (const FormatInfo& f : formats()) {
+    if (!f.option.empty() && name == f.option) return std::optional(f.format);
   }
-  return invalid("dense format '{}': use one of {}", name, options);
+  return invalid("dense format '{}': use one of keep, {}", name, dense_options(", "));
 }
 
 Result<KvFormat> kv_format(std::string_view name) {

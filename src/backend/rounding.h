@@ -3,7 +3,6 @@
 #pragma once
 
 #include "backend/backend.h"
-#include "core/rounding.h"
 
 namespace moesaic {
 
@@ -19,8 +18,7 @@ struct Rounding {
 
 // Before they meet weights that memory holds so. What comes from a norm or attention is BF16 on a device.
 inline Rounding rounding_of(MoePath path, Operand operand, Format weights) {
-  const bool fp8 = operand == Operand::kDense && weights == Format::kMxfp8;
-  if (path == MoePath::kAuto || !(is_mxfp4(weights) || fp8)) return {};
+  if (path == MoePath::kAuto || !is_mx(weights)) return {};
   return {.first = operand == Operand::kSwiglu ? Format::kF32 : Format::kBF16, .then = Format::kMxfp8};
 }
 

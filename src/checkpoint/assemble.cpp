@@ -46,21 +46,13 @@ class Finder {
   // [rows, cols] of a type that a matrix may have.
   MatrixView matrix(const std::string& name, int64_t rows, int64_t cols) {
     const RawTensor* t = map_.find(name);
-    return t != nullptr && t->dtype == "F8_E4M3" ? mxfp8(name, rows, cols)
-                                                 : view(name, {rows, cols}, rows, cols);
+    const auto format = t == nullptr ? std::nullopt : stored_format(t->dtype);
+    return format && info_of(*format).scale_bytes > 0 ? scaled(*format, name, rows, cols)
+                                                      : view(name, {rows, cols}, rows, cols);
   }
   MatrixView vector(const std::string& name, int64_t n) { return view(name, {n}, 1, n); }
   MatrixView table(const std::string& name, int64_t rows, int64_t cols) {
     return view(name, {rows, cols}, rows, cols);
-  }
-
-  static std::optional<Format> format_of(const std::string& dtype) {
-    if (dtype == "F32") return Format::kF32;
-    if (dtype == "F16") return Format::kF16;
-    if (dtype == "BF16") return Format::kBF16;
-    if (dtype == "Q8_0") return Format::kQ8_0;
-    if (dtype == "MXFP4") return Format::kMxfp4Gguf;
-    return std::nullopt;
   }
 
   bool has(const std::string& name) const { return map_.find(name) != nullptr; }
@@ -85,11 +77,10 @@ class Finder {
 
  private:
   // writer.h says where the scales are.
-  MatrixView mxfp8(const std::string& name, int64_t rows, int64_t cols) {
+  MatrixView scaled(Format format, const std::string& name, int64_t rows, int64_t cols) {
     const RawTensor *codes = get(name, {rows, cols}), *scales = get(name + "_scale", {rows, cols / 32});
     if (codes == nullptr || scales == nullptr) return {};
-    if (holds_scales(*scales))
-      return dense_view(Format::kMxfp8, rows, cols, codes->data.data(), scales->data.data());
+    if (holds_scales(*scales)) return dense_view(format, rows, cols, codes->data.data(), scales->data.data());
     set(error(StatusCode::kUnsupported, "{}: tensor '{}_scale' has type {}, expected U8 or F8_E8M0",
               scales->file->path(), name, scales->dtype));
     return {};
@@ -97,8 +88,8 @@ class Finder {
   MatrixView view(const std::string& name, const Shape& shape, int64_t rows, int64_t cols) {
     const RawTensor* t = get(name, shape);
     if (t == nullptr) return {};
-    const auto format = format_of(t->dtype);
-    if (!format) {
+    const auto format = stored_format(t->dtype);
+    if (!format || info_of(*format).scale_bytes > 0) {
       set(error(StatusCode::kUnsupported, "{}: tensor '{}' has type {}, which is not supported here",
                 t->file->path(), name, t->dtype));
       return {};
@@ -154,14 +145,14 @@ ExpertsView transposed_experts(Finder& f, const std::string& name, int64_t count
                                int64_t cols) {
   const RawTensor* t = f.get(name, {count, cols, rows});
   if (t == nullptr) return {};
-  if (t->dtype != "BF16" && t->dtype != "F32" && t->dtype != "F16") {
+  const auto format = stored_format(t->dtype);
+  if (!format || !is_plain(*format)) {
     f.set(error(StatusCode::kUnsupported, "{}: tensor '{}' has type {}, expected BF16, F16 or F32",
                 t->file->path(), name, t->dtype));
     return {};
   }
-  const Format format = t->dtype == "BF16" ? Format::kBF16 : t->dtype == "F16" ? Format::kF16 : Format::kF32;
-  const int64_t element = row_bytes(format, 1);
-  MatrixView first{.format = format,
+  const int64_t element = row_bytes(*format, 1);
+  MatrixView first{.format = *format,
                    .rows = rows,
                    .cols = cols,
                    .data = t->data.data(),
@@ -185,7 +176,7 @@ std::optional<Format> held_format(Finder& f, const std::string& name, const Shap
 ExpertsView gguf_experts(Finder& f, const std::string& name, const Shape& shape, std::optional<Format> held) {
   const RawTensor* t = f.get(name, shape);
   if (t == nullptr || !held) return {};
-  if (Finder::format_of(t->dtype) != held) f.will_convert(name, *held);
+  if (stored_format(t->dtype) != held) f.will_convert(name, *held);
   return {.first = dense_view(*held, shape[1], shape[2], t->data.data()),
           .count = shape[0],
           .data_stride = shape[1] * row_bytes(*held, shape[2])};

@@ -41,7 +41,9 @@ Status check_quantization(const Json& json, const std::string& name) {
   if (it == json.end() || it->is_null()) return {};
   if (!it->is_object()) return invalid("{}: 'quantization_config' is not an object", name);
   const std::string method = text_or(*it, "quant_method", "mxfp4");
-  if (method == "mxfp4" || method == kMxfp8Method) return {};
+  const bool own = std::ranges::any_of(
+      formats(), [&](const FormatInfo& f) { return f.only_ours() && method == own_quant_method(f); });
+  if (method == "mxfp4" || own) return {};
   return error(
       StatusCode::kUnsupported,
       "{}: weights quantised by '{}' are not supported; use the original ones (openai/gpt-oss-20b or "
@@ -57,6 +59,8 @@ int either(JsonFields& f, const char* key, const char* other) {
 }
 
 }  // namespace
+
+std::string own_quant_method(const FormatInfo& dense) { return fmt::format("moesaic_{}", dense.option); }
 
 Result<ModelConfig> config_from_hf(const Json& json, const std::string& name) {
   const std::string type = json.is_object() && json.contains("model_type") && json["model_type"].is_string()

@@ -3,12 +3,13 @@
 
 #include "checkpoint/gguf.h"
 #include "checkpoint/json.h"
+#include "core/format.h"
 #include "core/model_config.h"
 
 namespace moesaic {
 
-// quant_method of the folders that only this project reads: dense matrices in MXFP8.
-inline constexpr const char* kMxfp8Method = "moesaic_mxfp8";
+// quant_method of the folders that only this project reads, by the format of their dense matrices.
+std::string own_quant_method(const FormatInfo& dense);
 
 Result<ModelConfig> config_from_hf(const Json& json, const std::string& name);  // Hugging Face config.json
 Result<ModelConfig> config_from_original(const Json& json, const std::string& name);  // OpenAI's config.json

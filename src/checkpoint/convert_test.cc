@@ -110,8 +110,8 @@ TEST_F(ConvertFiles, WhatOnlyThisProjectReadsHasANameOfItsOwn) {
   const auto method = [&](const char* name) {
     return Json::parse(get(name))["quantization_config"]["quant_method"].get<std::string>();
   };
-  EXPECT_EQ(method("a/config.json"), kMxfp8Method);
-  EXPECT_EQ(method("b/config.json"), kMxfp8Method);
+  EXPECT_EQ(method("a/config.json"), "moesaic_mxfp8");
+  EXPECT_EQ(method("b/config.json"), "moesaic_mxfp8");
   EXPECT_EQ(method("c/config.json"), "mxfp4");
 }
 

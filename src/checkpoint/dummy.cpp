@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <cstring>
 #include <random>
 #include <sstream>
 
 #include "base/buffer.h"
 #include "base/error.h"
-#include "mx/formats.h"
+#include "mx/block.h"
 
 namespace moesaic {
 namespace {
@@ -38,13 +36,15 @@ struct Item {
 
 Status apply_option(const std::string& item, Options& out) {
   const auto [key, value] = Item(item);
-  if (key == "dense" && (value == "bf16" || value == "q8_0" || value == "mxfp8")) {
-    out.dense = value == "bf16" ? Format::kBF16 : value == "q8_0" ? Format::kQ8_0 : Format::kMxfp8;
-    return {};
+  if (key == "dense") {
+    for (const FormatInfo& f : formats()) {
+      if (!f.option.empty() && value == f.option) return out.dense = f.format, Status();
+    }
   }
   const int number = whole_number(value);
   if ((key != "layers" && key != "experts") || number < 0)
-    return invalid("dummy model: cannot read '{}'; use layers=N, experts=N, dense=bf16|q8_0|mxfp8", item);
+    return invalid("dummy model: cannot read '{}'; use layers=N, experts=N, dense={}", item,
+                   dense_options("|"));
   if (key == "experts") out.config.experts = number;
   if (key == "layers" && (number < 1 || number > 1024))
     return invalid("dummy model: layers={} is out of range", number);
@@ -67,7 +67,7 @@ Result<Options> parse(const std::string& text) {
 
 // The pools and a counter that spreads the views over them.
 struct Pools {
-  Buffer codes, scales, dense, floats, ones;
+  Buffer codes, scales, dense, dense_scales, floats, ones;
   uint64_t next = 0;
 
   // A byte offset in [0, range), a multiple of step.
@@ -80,29 +80,19 @@ struct Pools {
 constexpr int64_t kCodes = 128 << 20, kScales = 8 << 20, kDense = 48 << 20, kFloats = 4 << 20;
 constexpr int64_t kRowStep = 32;  // blocks from one overlapping row to the next
 
-void fill_dense(Format format, std::byte* out, std::mt19937_64& rng) {
-  std::normal_distribution<float> normal;
-  for (int64_t i = 0; format == Format::kBF16 && i < kDense / 2; ++i) {
-    const uint16_t v = mx::encode_bf16(normal(rng) * 0.02f);
-    std::memcpy(out + 2 * i, &v, 2);
-  }
-  // Times the scales 119 to 121, whose root mean square is 0.0103: 0.02 again.
-  for (int64_t i = 0; format == Format::kMxfp8 && i < kDense; ++i)
-    out[i] = static_cast<std::byte>(mx::encode_e4m3(normal(rng) * 2.0f));
-  for (int64_t b = 0; format == Format::kQ8_0 && b < kDense / 34; ++b) {
-    const uint16_t scale = mx::encode_f16(0.02f / 40);
-    std::memcpy(out + 34 * b, &scale, 2);
-    for (int i = 0; i < 32; ++i)
-      out[34 * b + 2 + i] = static_cast<std::byte>(
-          static_cast<int8_t>(std::fmin(std::fmax(normal(rng) * 40, -127.0f), 127.0f)));
-  }
-}
-
 // For dense matrices and norms.
 Status add_dense(Pools& pools, Format format, int hidden, std::mt19937_64& rng) {
   ASSIGN_OR_RETURN(pools.dense, Buffer::allocate(kDense));
   ASSIGN_OR_RETURN(pools.ones, Buffer::allocate(hidden * sizeof(float)));
-  fill_dense(format, pools.dense.as(), rng);
+  const FormatInfo& f = info_of(format);
+  const int64_t blocks = kDense / f.bytes;
+  ASSIGN_OR_RETURN(pools.dense_scales, Buffer::allocate(blocks * f.scale_bytes));
+  std::normal_distribution<float> normal;
+  for (int64_t b = 0; b < blocks; ++b) {
+    float x[mx::kBlock];
+    for (int i = 0; i < f.block; ++i) x[i] = normal(rng) * 0.02f;
+    f.encode(x, 1, pools.dense.as() + b * f.bytes, pools.dense_scales.as() + b * f.scale_bytes);
+  }
   for (int i = 0; i < hidden; ++i) pools.ones.as<float>()[i] = 1.0f;
   return {};
 }
@@ -127,9 +117,10 @@ MatrixView dense_matrix(Pools& p, Format format, int64_t rows, int64_t cols) {
   m.row_stride = row_bytes(format, kRowStep);
   m.data = p.dense.as() +
            p.offset(kDense - rows * m.row_stride - row_bytes(format, cols), row_bytes(format, kRowStep));
-  if (format != Format::kMxfp8) return m;
+  if (m.scale_stride == 0) return m;
   m.scale_stride = 1;
-  m.scales = p.scales.as() + p.offset(kScales - rows - cols / 32, 1);
+  m.scales =
+      p.dense_scales.as() + p.offset(static_cast<int64_t>(p.dense_scales.bytes()) - rows - cols / 32, 1);
   return m;
 }
 
@@ -234,8 +225,10 @@ Result<Checkpoint> make_dummy(const std::string& text) {
   w.head = dense_matrix(*pools, options.dense, options.config.vocab, options.config.hidden);
   w.final_norm = dense_view(Format::kF32, 1, options.config.hidden, pools->ones.as());
   for (int i = 0; i < options.config.layers; ++i) w.layers.push_back(make_layer(*pools, options));
-  for (const Buffer* b : {&pools->codes, &pools->scales, &pools->dense, &pools->floats, &pools->ones})
-    w.pools.emplace_back(b->as(), b->bytes());
+  for (const Buffer* b :
+       {&pools->codes, &pools->scales, &pools->dense, &pools->dense_scales, &pools->floats, &pools->ones}) {
+    if (b->bytes() > 0) w.pools.emplace_back(b->as(), b->bytes());
+  }
   w.storage = pools;
   RETURN_IF_ERROR(validate(w, options.config));
   return checkpoint;

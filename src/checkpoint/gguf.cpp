@@ -30,12 +30,11 @@ enum ValueType : uint32_t {
 
 struct TensorType {
   uint32_t id;
-  const char* name;
+  std::string_view name;
   int64_t block, bytes;  // elements and bytes of a block
 };
-constexpr TensorType kTensorTypes[] = {{0, "F32", 1, 4},     {1, "F16", 1, 2},  {8, "Q8_0", 32, 34},
-                                       {26, "I32", 1, 4},    {27, "I64", 1, 8}, {30, "BF16", 1, 2},
-                                       {39, "MXFP4", 32, 17}};
+// Numbers, which no weight has.
+constexpr TensorType kIntegers[] = {{26, "I32", 1, 4}, {27, "I64", 1, 8}};
 // By their numbers, as ggml has them in 2026; empty: numbers that it has given up.
 constexpr const char* kTypeNames[] = {
     "F32",   "F16",    "Q4_0",  "Q4_1", "",     "",        "Q5_0",   "Q5_1",    "Q8_0",  "Q8_1",   "Q2_K",
@@ -44,8 +43,11 @@ constexpr const char* kTypeNames[] = {
     "",      "TQ1_0",  "TQ2_0", "",     "",     "",        "MXFP4",  "NVFP4",   "Q1_0",  "Q2_0"};
 
 std::optional<TensorType> tensor_type(uint32_t id) {
-  for (const TensorType& t : kTensorTypes) {
+  for (const TensorType& t : kIntegers) {
     if (t.id == id) return t;
+  }
+  for (const FormatInfo& f : formats()) {
+    if (f.gguf == static_cast<int64_t>(id)) return TensorType{id, f.name, f.block, f.bytes};
   }
   for (const GgmlBlocks& t : ggml_blocks()) {
     if (t.id == id) return TensorType{t.id, t.name, t.block, t.bytes};

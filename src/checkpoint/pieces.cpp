@@ -1,49 +1,13 @@
 #include "checkpoint/pieces.h"
 
 #include "base/error.h"
-#include "core/q8_0.h"
-#include "mx/block.h"
 
 namespace moesaic {
-
-void append(Bytes& out, const void* data, size_t n) {
-  const auto* p = static_cast<const std::byte*>(data);
-  out.insert(out.end(), p, p + n);
-}
-
-namespace {
-
-void append_row(const MatrixView& m, int64_t r, Format format, std::vector<float>& values, Bytes& out) {
-  if (m.format == Format::kQ8_0 && format == Format::kQ8_0)
-    return append(out, m.data + r * m.row_stride, row_bytes(format, m.cols));
-  read_row(m, r, values);
-  if (format == Format::kF32) return append(out, values.data(), values.size() * 4);
-  for (size_t b = 0; format == Format::kQ8_0 && b < values.size(); b += 32) {
-    int8_t q[mx::kBlock];
-    const uint16_t scale = quantize_q8_0(values.data() + b, q);
-    append(out, &scale, 2);
-    append(out, q, sizeof q);
-  }
-  for (const float v : values) {
-    if (format == Format::kQ8_0) break;
-    const uint16_t half = format == Format::kF16 ? mx::encode_f16(v) : mx::encode_bf16(v);
-    append(out, &half, 2);
-  }
-}
-
-}  // namespace
 
 Status check_made(const MatrixView& row, const std::string& tensor) {
   if (row_is_finite(row, 0)) return {};
   return invalid("tensor '{}': a NaN, an infinity, or a value beyond {}; nothing is written", tensor,
                  format_name(row.format));
-}
-
-Status encode_row(const MatrixView& m, int64_t r, Format format, const std::string& tensor,
-                  std::vector<float>& values, Bytes& out) {
-  const size_t begin = out.size();
-  append_row(m, r, format, values, out);
-  return check_made(dense_view(format, 1, m.cols, out.data() + begin), tensor);
 }
 
 Status write_rows(OutputFile& file, int64_t rows, const std::function<Status(int64_t, Bytes&)>& encode) {
@@ -64,34 +28,42 @@ Status check_source(const Checkpoint& source) {
                source.conversions.empty() ? "experts" : source.conversions.front());
 }
 
-const char* dtype_name(Format format) {
-  return format == Format::kF32    ? "F32"
-         : format == Format::kF16  ? "F16"
-         : format == Format::kQ8_0 ? "Q8_0"
-                                   : "BF16";
-}
-
-Piece matrix_piece(std::string name, const MatrixView& m, std::vector<int64_t> shape, Format format) {
-  const auto write = [m, format, name](OutputFile& file) {
-    std::vector<float> values(m.cols);
-    return write_rows(file, m.rows,
-                      [&](int64_t r, Bytes& out) { return encode_row(m, r, format, name, values, out); });
+Piece rows_piece(std::string name, std::vector<ExpertsView> sections, Format format,
+                 std::vector<int64_t> shape, Half half) {
+  const auto parts = std::ssize(sections);
+  const int64_t cols = sections[0].first.cols, rows = sections[0].first.rows * parts,
+                all = sections[0].count * rows;
+  const bool scales = half == Half::kScales;
+  const int64_t width = scales ? row_scale_bytes(format, cols) : row_bytes(format, cols);
+  const auto write = [=, sections = std::move(sections)](OutputFile& file) {
+    std::vector<float> values(static_cast<size_t>(cols));
+    Bytes data(static_cast<size_t>(row_bytes(format, cols))),
+        apart(static_cast<size_t>(row_scale_bytes(format, cols)));
+    return write_rows(file, all, [&](int64_t r, Bytes& out) -> Status {
+      const int64_t row = r % rows;
+      const MatrixView m = sections[static_cast<size_t>(row % parts)].at(r / rows);
+      convert_row(m, row / parts, format, values, data.data(), apart.data());
+      RETURN_IF_ERROR(check_made(dense_view(format, 1, cols, data.data(), apart.data()), name));
+      const Bytes& made = scales ? apart : data;
+      out.insert(out.end(), made.begin(), made.end());
+      return {};
+    });
   };
-  return {std::move(name), dtype_name(format), std::move(shape), m.rows * row_bytes(format, m.cols), write};
+  const std::string_view type = scales ? "" : info_of(format).safetensors;
+  return {.name = name,
+          .format = format,
+          .dtype = type.empty() ? "U8" : std::string(type),
+          .shape = std::move(shape),
+          .bytes = all * width,
+          .write = write};
 }
 
-Status mxfp4_row(const MatrixView& m, int64_t r, const std::string& tensor, std::vector<float>& values,
-                 std::vector<uint8_t>& codes, std::vector<uint8_t>& scales) {
-  if (is_mxfp4(m.format)) {
-    read_mxfp4_row(m, r, codes, scales);
-  } else {
-    read_row(m, r, values);
-    for (size_t b = 0; b < scales.size(); ++b)
-      scales[b] = mx::quantize_mxfp4(values.data() + b * 32, codes.data() + b * 16);
-  }
-  return check_made(dense_view(Format::kMxfp4, 1, m.cols, reinterpret_cast<const std::byte*>(codes.data()),
-                               reinterpret_cast<const std::byte*>(scales.data())),
-                    tensor);
+void add_matrix(std::vector<Piece>& pieces, const std::string& name, const MatrixView& m,
+                std::vector<int64_t> shape, Format format) {
+  const std::vector<ExpertsView> one = {{.first = m, .count = 1}};
+  pieces.push_back(rows_piece(name, one, format, std::move(shape)));
+  if (const int64_t scales = row_scale_bytes(format, m.cols); scales > 0)
+    pieces.push_back(rows_piece(name + "_scale", one, format, {m.rows, scales}, Half::kScales));
 }
 
 Status write_pieces(OutputFile& file, const std::vector<Piece>& pieces, size_t alignment,

@@ -14,14 +14,14 @@ namespace moesaic {
 using Bytes = std::vector<std::byte>;
 
 struct Piece {
-  std::string name, dtype;     // dtype as safetensors names it, Q8_0 and MXFP4 as GGUF does
+  std::string name;
+  Format format = Format::kF32;
+  std::string dtype;           // as safetensors names it
   std::vector<int64_t> shape;  // outermost first
   int64_t bytes = 0;
   std::function<Status(OutputFile&)> write;
   int layer = kNoLayer;
 };
-
-void append(Bytes& out, const void* data, size_t n);
 
 // Calls encode(row, out) for each row and writes what it appends, a few megabytes at a time.
 Status write_rows(OutputFile& file, int64_t rows, const std::function<Status(int64_t, Bytes&)>& encode);
@@ -30,20 +30,18 @@ Status write_rows(OutputFile& file, int64_t rows, const std::function<Status(int
 // infinity, or a value that the format cannot.
 Status check_made(const MatrixView& row, const std::string& tensor);
 
-// Row r in a target format: F32, F16, BF16 or Q8_0, checked. values: scratch of m.cols floats.
-Status encode_row(const MatrixView& m, int64_t r, Format format, const std::string& tensor,
-                  std::vector<float>& values, Bytes& out);
-
-// Row r of one expert as MXFP4 in the canonical order, quantised if it is not MXFP4 yet, and checked.
-Status mxfp4_row(const MatrixView& m, int64_t r, const std::string& tensor, std::vector<float>& values,
-                 std::vector<uint8_t>& codes, std::vector<uint8_t>& scales);
+// Rows in a format, checked: `sections` of equal shape row by row in turn (gate and up, interleaved), expert
+// after expert. Where the format keeps scales apart a piece has one half.
+enum class Half { kData, kScales };
+Piece rows_piece(std::string name, std::vector<ExpertsView> sections, Format format,
+                 std::vector<int64_t> shape, Half half = Half::kData);
+// Pieces of a matrix: X, and X_scale of a format that keeps scales apart.
+void add_matrix(std::vector<Piece>& pieces, const std::string& name, const MatrixView& m,
+                std::vector<int64_t> shape, Format format);
 
 // An error for a model whose experts are rounded as they are loaded: what would be written is not what the
 // file has.
 Status check_source(const Checkpoint& source);
-
-const char* dtype_name(Format format);
-Piece matrix_piece(std::string name, const MatrixView& m, std::vector<int64_t> shape, Format format);
 
 // A layer's pieces, in their order.
 using LayerPieces = std::function<std::vector<Piece>(int layer, const LayerWeights&)>;

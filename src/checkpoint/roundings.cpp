@@ -9,16 +9,11 @@
 namespace moesaic {
 namespace {
 
-// True if BF16 holds every value: those of MXFP4 and MXFP8 have few digits and a power of two as their scale.
-bool fits_bf16(Format format) {
-  return format == Format::kBF16 || format == Format::kMxfp8 || is_mxfp4(format);
-}
-
 using Matrices = std::vector<const MatrixView*>;
 
 void add_unless_exact(std::vector<std::string>& lines, const char* what, const Matrices& matrices) {
   for (const MatrixView* const m : matrices) {
-    if (fits_bf16(m->format)) continue;
+    if (info_of(m->format).fits_bf16) continue;
     lines.push_back(fmt::format("{} in {} are rounded to BF16", what, format_name(m->format)));
     return;
   }
@@ -48,19 +43,22 @@ std::vector<std::string> roundings(const Checkpoint& source, const WriteOptions&
   return lines;
 }
 
-bool writes_mxfp8(const Checkpoint& source, const WriteOptions& options) {
-  if (options.dense) return options.dense == Format::kMxfp8;
-  const auto is_mxfp8 = [](const MatrixView& m) { return m.format == Format::kMxfp8; };
+std::optional<Format> own_format(const Checkpoint& source, const WriteOptions& options) {
+  const auto own = [](Format format) { return info_of(format).only_ours(); };
+  if (options.dense) return own(*options.dense) ? options.dense : std::nullopt;
   const ModelWeights& w = source.weights;
-  return is_mxfp8(w.embed) || is_mxfp8(w.head) || std::ranges::any_of(w.layers, [&](const LayerWeights& l) {
-           return is_mxfp8(l.q) || is_mxfp8(l.k) || is_mxfp8(l.v) || is_mxfp8(l.o);
-         });
+  std::vector<Format> dense = {w.embed.format, w.head.format};
+  for (const LayerWeights& l : w.layers)
+    dense.insert(dense.end(), {l.q.format, l.k.format, l.v.format, l.o.format});
+  const auto found = std::ranges::find_if(dense, own);
+  return found == dense.end() ? std::nullopt : std::optional(*found);
 }
 
 std::vector<std::string> remarks(const Checkpoint& source, const WriteOptions& options, bool gguf) {
   std::vector<std::string> lines;
-  if (!gguf && writes_mxfp8(source, options))
-    lines.emplace_back("dense matrices in MXFP8: no other program reads this folder");
+  if (const auto own = gguf ? std::nullopt : own_format(source, options))
+    lines.push_back(
+        fmt::format("dense matrices in {}: no other program reads this folder", format_name(*own)));
   const TokenizerSource& t = source.tokenizer;
   if (t.json_path.empty() && t.tokens.empty())
     lines.emplace_back("the source has no tokenizer, so the result has none");

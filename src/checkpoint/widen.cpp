@@ -3,20 +3,19 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "checkpoint/ggml_blocks.h"
+#include "core/format.h"
 
 namespace moesaic {
 namespace {
 
-constexpr int64_t kQ8Elements = 32, kQ8Bytes = 34;
-
 int64_t q8_bytes(const std::vector<int64_t>& shape) {
-  return element_count(shape).value_or(0) / kQ8Elements * kQ8Bytes;
+  return row_bytes(Format::kQ8_0, element_count(shape).value_or(0));
 }
 
 Status widen(RawTensor& t, const GgmlBlocks& from, ThreadPool& pool, TensorMap& out) {
   constexpr int64_t kChunk = 4096;  // blocks
   ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate(q8_bytes(t.shape)));
-  const int64_t blocks = std::ssize(t.data) / from.bytes, step = from.block / kQ8Elements * kQ8Bytes;
+  const int64_t blocks = std::ssize(t.data) / from.bytes, step = row_bytes(Format::kQ8_0, from.block);
   const auto* source = reinterpret_cast<const uint8_t*>(t.data.data());
   auto* target = buffer.as<uint8_t>();
   pool.for_each((blocks + kChunk - 1) / kChunk, [&](int64_t chunk, int) {

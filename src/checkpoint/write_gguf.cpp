@@ -8,48 +8,10 @@
 namespace moesaic {
 namespace {
 
-Format gguf_format(const MatrixView& m, std::optional<Format> dense) {
-  if (dense == Format::kBF16) return Format::kBF16;
-  if (dense == Format::kQ8_0) return Format::kQ8_0;
-  return m.format == Format::kMxfp8 ? Format::kBF16 : m.format;
-}
-
-Piece gguf_experts_piece(std::string name, const ExpertsView& e) {
-  const int64_t rows = e.first.rows, blocks = e.first.cols / 32;
-  const auto write = [e, rows, blocks, name](OutputFile& file) {
-    std::vector<float> values(blocks * 32);
-    std::vector<uint8_t> codes(blocks * 16), scales(blocks);
-    return write_rows(file, e.count * rows, [&](int64_t r, Bytes& out) -> Status {
-      RETURN_IF_ERROR(mxfp4_row(e.at(r / rows), r % rows, name, values, codes, scales));
-      for (int64_t b = 0; b < blocks; ++b) {
-        uint8_t block[17] = {scales[b]};
-        for (int j = 0; j < 16; ++j) {
-          const auto code = [&](int i) { return (codes[b * 16 + i / 2] >> (i % 2 * 4)) & 15; };
-          block[1 + j] = static_cast<uint8_t>(code(j) | code(j + 16) << 4);
-        }
-        append(out, block, sizeof block);
-      }
-      return {};
-    });
-  };
-  return {std::move(name), "MXFP4", {e.count, rows, e.first.cols}, e.count * rows * blocks * 17, write};
-}
-
-// F32, F16, BF16 or Q8_0, expert after expert.
-Piece gguf_plain_experts_piece(std::string name, const ExpertsView& e) {
-  const int64_t rows = e.first.rows, cols = e.first.cols;
-  const Format format = e.first.format;
-  const auto write = [e, rows, cols, format, name](OutputFile& file) {
-    std::vector<float> values(static_cast<size_t>(cols));
-    return write_rows(file, e.count * rows, [&](int64_t r, Bytes& out) {
-      return encode_row(e.at(r / rows), r % rows, format, name, values, out);
-    });
-  };
-  return {std::move(name),
-          dtype_name(format),
-          {e.count, rows, cols},
-          e.count * rows * row_bytes(format, cols),
-          write};
+// MXFP4 in GGUF's order; BF16 for what GGUF has no type for.
+Format gguf_format(Format format) {
+  if (is_mxfp4(format)) return Format::kMxfp4Gguf;
+  return info_of(format).gguf >= 0 ? format : Format::kBF16;
 }
 
 // Collects the pieces of one part of the model: a layer, or what stands outside of all.
@@ -87,9 +49,10 @@ class GgufPieces {
     floats(p + "attn_sinks.weight", w.sinks);
   }
   void experts(const std::string& name, const ExpertsView& weight, const MatrixView& bias) {
-    const bool mxfp4 = quantise_ || is_mxfp4(weight.first.format);
-    pieces_.push_back(mxfp4 ? gguf_experts_piece(name + ".weight", weight)
-                            : gguf_plain_experts_piece(name + ".weight", weight));
+    const MatrixView& m = weight.first;
+    pieces_.push_back(rows_piece(name + ".weight", {weight},
+                                 quantise_ ? Format::kMxfp4Gguf : gguf_format(m.format),
+                                 {weight.count, m.rows, m.cols}));
     table(name + ".bias", bias);
   }
   void linear(const std::string& name, const MatrixView& weight, const MatrixView& bias) {
@@ -97,18 +60,13 @@ class GgufPieces {
     floats(name + ".bias", bias);
   }
   void dense(const std::string& name, const MatrixView& m) {
-    if (!dense_ && is_mxfp4(m.format)) {
-      pieces_.push_back(gguf_experts_piece(name, {.first = m, .count = 1}));
-      pieces_.back().shape = {m.rows, m.cols};
-      return;
-    }
-    pieces_.push_back(matrix_piece(name, m, {m.rows, m.cols}, gguf_format(m, dense_)));
+    add_matrix(pieces_, name, m, {m.rows, m.cols}, gguf_format(dense_.value_or(m.format)));
   }
   void floats(const std::string& name, const MatrixView& m) {
-    pieces_.push_back(matrix_piece(name, m, {m.cols}, Format::kF32));
+    add_matrix(pieces_, name, m, {m.cols}, Format::kF32);
   }
   void table(const std::string& name, const MatrixView& m) {
-    pieces_.push_back(matrix_piece(name, m, {m.rows, m.cols}, Format::kF32));
+    add_matrix(pieces_, name, m, {m.rows, m.cols}, Format::kF32);
   }
 
   std::optional<Format> dense_;
@@ -130,14 +88,9 @@ std::vector<Piece> gguf_pieces(const ModelWeights& weights, const WriteOptions& 
 
 // llama.cpp's number of what most of a file is: the experts.
 uint32_t file_type(const ModelWeights& w, const WriteOptions& options) {
-  constexpr uint32_t kF32 = 0, kF16 = 1, kQ8 = 7, kBf16 = 32, kMxfp4 = 38;
-  if (options.experts == ExpertsOut::kMxfp4 || all_mxfp4(w)) return kMxfp4;
-  const Format format = w.layers[0].down.first.format;
-  return format == Format::kF32    ? kF32
-         : format == Format::kF16  ? kF16
-         : format == Format::kBF16 ? kBf16
-         : format == Format::kQ8_0 ? kQ8
-                                   : kMxfp4;
+  const bool mxfp4 = options.experts == ExpertsOut::kMxfp4 || all_mxfp4(w);
+  const Format experts = gguf_format(w.layers[0].down.first.format);
+  return static_cast<uint32_t>(info_of(mxfp4 ? Format::kMxfp4Gguf : experts).gguf_file);
 }
 
 void add_attention_metadata(GgufHeader& h, const std::string& p, const ModelConfig& c) {
@@ -186,10 +139,6 @@ void add_tokenizer_metadata(GgufHeader& h, const ModelConfig& c, const Tokenizer
   h.text("tokenizer.chat_template", t.chat_template);
 }
 
-uint32_t gguf_type(const std::string& dtype) {
-  return dtype == "F32" ? 0 : dtype == "F16" ? 1 : dtype == "Q8_0" ? 8 : dtype == "BF16" ? 30 : 39;
-}
-
 constexpr size_t kGgufAlignment = 32;
 
 // Checks the constants that readers of GGUF take for granted in gpt-oss, and no key says.
@@ -213,7 +162,7 @@ std::vector<std::string> unfinished_gguf(const std::string& path) { return {Outp
 
 Status write_gguf(const Checkpoint& source, const std::string& path, const WriteOptions& options) {
   RETURN_IF_ERROR(check_source(source));
-  if (options.dense == Format::kMxfp8 || options.dense == Format::kMxfp4)
+  if (options.dense && info_of(*options.dense).gguf < 0)
     return error(StatusCode::kUnsupported, "{}: dense matrices in GGUF have no {}; use --dense bf16 or q8_0",
                  path, format_name(*options.dense));
   RETURN_IF_ERROR(check_config(source.config, path));
@@ -225,7 +174,7 @@ Status write_gguf(const Checkpoint& source, const std::string& path, const Write
   add_tokenizer_metadata(header, source.config, tokenizer);
   uint64_t offset = 0;
   for (const Piece& p : pieces) {
-    header.tensor(p.name, p.shape, gguf_type(p.dtype), offset);
+    header.tensor(p.name, p.shape, static_cast<uint32_t>(info_of(p.format).gguf), offset);
     offset += (p.bytes + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment;
   }
   ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path, options.overwrite));

@@ -14,29 +14,6 @@
 namespace moesaic {
 namespace {
 
-// sections: {gate, up} interleaved row by row, or {down}.
-enum class Half { kCodes, kScales };
-
-Piece hf_mxfp4_piece(std::string name, std::vector<ExpertsView> sections, Half half) {
-  const MatrixView& m = sections[0].first;
-  const int64_t rows = m.rows * std::ssize(sections), blocks = m.cols / 32, count = sections[0].count;
-  std::vector<int64_t> shape = {count, rows, blocks};
-  if (half == Half::kCodes) shape.push_back(16);
-  const auto write = [sections, rows, blocks, count, half, name](OutputFile& file) {
-    std::vector<float> values(blocks * 32);
-    std::vector<uint8_t> codes(blocks * 16), scales(blocks);
-    return write_rows(file, count * rows, [&](int64_t r, Bytes& out) -> Status {
-      const int64_t row = r % rows, parts = std::ssize(sections);
-      RETURN_IF_ERROR(
-          mxfp4_row(sections[row % parts].at(r / rows), row / parts, name, values, codes, scales));
-      half == Half::kCodes ? append(out, codes.data(), codes.size())
-                           : append(out, scales.data(), scales.size());
-      return {};
-    });
-  };
-  return {std::move(name), "U8", shape, count * rows * blocks * (half == Half::kCodes ? 16 : 1), write};
-}
-
 // BF16 experts, transposed as Hugging Face stores them: [E, cols, rows].
 Piece hf_bf16_piece(std::string name, std::vector<ExpertsView> sections) {
   const MatrixView& m = sections[0].first;
@@ -55,65 +32,41 @@ Piece hf_bf16_piece(std::string name, std::vector<ExpertsView> sections) {
     }
     return {};
   };
-  return {std::move(name), "BF16", {count, cols, rows}, count * rows * cols * 2, write};
+  return {.name = name,
+          .format = Format::kBF16,
+          .dtype = "BF16",
+          .shape = {count, cols, rows},
+          .bytes = count * rows * cols * 2,
+          .write = write};
 }
 
 Piece interleaved_bias_piece(std::string name, const MatrixView& gate, const MatrixView& up, Format format) {
   const auto write = [gate, up, format, name](OutputFile& file) {
     std::vector<float> g(gate.cols), u(up.cols), both(2 * gate.cols);
-    return write_rows(file, gate.rows, [&](int64_t r, Bytes& out) {
+    return write_rows(file, gate.rows, [&](int64_t r, Bytes& out) -> Status {
       read_row(gate, r, g), read_row(up, r, u);
       for (size_t i = 0; i < g.size(); ++i) both[2 * i] = g[i], both[2 * i + 1] = u[i];
-      std::vector<float> scratch(both.size());
-      return encode_row(
-          dense_view(Format::kF32, 1, std::ssize(both), reinterpret_cast<const std::byte*>(both.data())), 0,
-          format, name, scratch, out);
+      const size_t begin = out.size();
+      out.resize(begin + static_cast<size_t>(row_bytes(format, std::ssize(both))));
+      info_of(format).encode(both.data(), std::ssize(both), out.data() + begin, nullptr);
+      return check_made(dense_view(format, 1, std::ssize(both), out.data() + begin), name);
     });
   };
-  return {std::move(name),
-          dtype_name(format),
-          {gate.rows, 2 * gate.cols},
-          gate.rows * row_bytes(format, 2 * gate.cols),
-          write};
+  return {.name = name,
+          .format = format,
+          .dtype = std::string(info_of(format).safetensors),
+          .shape = {gate.rows, 2 * gate.cols},
+          .bytes = gate.rows * row_bytes(format, 2 * gate.cols),
+          .write = write};
 }
 
-// Row r as MXFP8, as it is or quantised.
-void mxfp8_row(const MatrixView& m, int64_t r, std::vector<float>& values, std::vector<uint8_t>& codes,
-               std::vector<uint8_t>& scales) {
-  if (m.format == Format::kMxfp8) {
-    std::memcpy(codes.data(), m.data + r * m.row_stride, codes.size());
-    std::memcpy(scales.data(), m.scales + r * m.scale_stride, scales.size());
-    return;
-  }
-  read_row(m, r, values);
-  for (size_t b = 0; b < scales.size(); ++b)
-    scales[b] = mx::quantize_mxfp8(values.data() + b * 32, codes.data() + b * 32);
-}
-
-// [rows, cols] of E4M3, or [rows, cols / 32] of E8M0 scales.
-Piece mxfp8_piece(std::string name, const MatrixView& m, Half half) {
-  const int64_t width = half == Half::kCodes ? m.cols : m.cols / 32;
-  const auto write = [m, half, name](OutputFile& file) {
-    std::vector<float> values(m.cols);
-    std::vector<uint8_t> codes(m.cols), scales(m.cols / 32);
-    return write_rows(file, m.rows, [&](int64_t r, Bytes& out) -> Status {
-      mxfp8_row(m, r, values, codes, scales);
-      RETURN_IF_ERROR(
-          check_made(dense_view(Format::kMxfp8, 1, m.cols, reinterpret_cast<const std::byte*>(codes.data()),
-                                reinterpret_cast<const std::byte*>(scales.data())),
-                     name));
-      half == Half::kCodes ? append(out, codes.data(), codes.size())
-                           : append(out, scales.data(), scales.size());
-      return {};
-    });
-  };
-  return {std::move(name), half == Half::kCodes ? "F8_E4M3" : "U8", {m.rows, width}, m.rows * width, write};
-}
-
-// F32 stays F32; F16 stays F16; everything else is BF16.
+// What is not dense: F32 stays F32 and F16 stays F16 unless a format was asked for. The rest is BF16.
 Format hf_format(const MatrixView& m, std::optional<Format> dense) {
-  if (!dense && (m.format == Format::kF32 || m.format == Format::kF16)) return m.format;
-  return Format::kBF16;
+  return !dense && is_plain(m.format) ? m.format : Format::kBF16;
+}
+Format dense_format(const MatrixView& m, std::optional<Format> dense) {
+  const Format format = dense.value_or(m.format);
+  return info_of(format).safetensors.empty() ? Format::kBF16 : format;
 }
 
 // Collects the pieces of one part of the model: a layer, or what stands outside of all.
@@ -158,24 +111,25 @@ class HfPieces {
   }
   void expert_matrices(const std::string& name, const std::vector<ExpertsView>& sections) {
     if (!mxfp4_) return pieces_.push_back(hf_bf16_piece(name, sections));
-    pieces_.push_back(hf_mxfp4_piece(name + "_blocks", sections, Half::kCodes));
-    pieces_.push_back(hf_mxfp4_piece(name + "_scales", sections, Half::kScales));
+    const MatrixView& m = sections[0].first;
+    const int64_t blocks = m.cols / mx::kBlock;
+    std::vector<int64_t> shape = {sections[0].count, m.rows * std::ssize(sections), blocks};
+    pieces_.push_back(rows_piece(name + "_scales", sections, Format::kMxfp4, shape, Half::kScales));
+    shape.push_back(mx::kPackedBlock);
+    pieces_.insert(pieces_.end() - 1, rows_piece(name + "_blocks", sections, Format::kMxfp4, shape));
   }
   void linear(const std::string& name, const MatrixView& weight, const MatrixView& bias) {
     dense(name, weight);
     vector(name + ".bias", bias);
   }
   void dense(const std::string& name, const MatrixView& m) {
-    const bool kept = !dense_ && m.format == Format::kMxfp8;
-    if (dense_ != Format::kMxfp8 && !kept) return matrix(name + ".weight", m);
-    pieces_.push_back(mxfp8_piece(name + ".weight", m, Half::kCodes));
-    pieces_.push_back(mxfp8_piece(name + ".weight_scale", m, Half::kScales));
+    add_matrix(pieces_, name + ".weight", m, {m.rows, m.cols}, dense_format(m, dense_));
   }
   void matrix(const std::string& name, const MatrixView& m) {
-    pieces_.push_back(matrix_piece(name, m, {m.rows, m.cols}, hf_format(m, dense_)));
+    add_matrix(pieces_, name, m, {m.rows, m.cols}, hf_format(m, dense_));
   }
   void vector(const std::string& name, const MatrixView& m) {
-    pieces_.push_back(matrix_piece(name, m, {m.cols}, hf_format(m, dense_)));
+    add_matrix(pieces_, name, m, {m.cols}, hf_format(m, dense_));
   }
 
   std::optional<Format> dense_;
@@ -209,16 +163,17 @@ std::vector<Piece> hf_layer(int layer, const LayerWeights& weights, const WriteO
   return pieces.take();
 }
 
-// Other programs know dense matrices in MXFP8 by no name, so they are to stop at one that they do not know.
-Json quantization_config(bool mxfp4, bool mxfp8) {
-  if (mxfp8) return {{"quant_method", kMxfp8Method}};
+// Other programs know dense matrices with scales by no name, so they are to stop at one that they do not
+// know.
+Json quantization_config(bool mxfp4, std::optional<Format> own) {
+  if (own) return {{"quant_method", own_quant_method(info_of(*own))}};
   if (!mxfp4) return nullptr;
   return {{"quant_method", "mxfp4"},
           {"modules_to_not_convert",
            {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}}};
 }
 
-Json hf_config(const ModelConfig& c, bool mxfp4, bool mxfp8) {
+Json hf_config(const ModelConfig& c, bool mxfp4, std::optional<Format> own) {
   Json types = Json::array();
   for (const bool sliding : c.sliding) types.push_back(sliding ? "sliding_attention" : "full_attention");
   Json json = {{"architectures", {"GptOssForCausalLM"}},
@@ -249,7 +204,7 @@ Json hf_config(const ModelConfig& c, bool mxfp4, bool mxfp8) {
   if (c.bos_token >= 0) json["bos_token_id"] = c.bos_token;
   if (c.eos_token >= 0) json["eos_token_id"] = c.eos_token;
   if (c.pad_token >= 0) json["pad_token_id"] = c.pad_token;
-  if (Json quantization = quantization_config(mxfp4, mxfp8); !quantization.is_null())
+  if (Json quantization = quantization_config(mxfp4, own); !quantization.is_null())
     json["quantization_config"] = std::move(quantization);
   return json;
 }
@@ -327,7 +282,7 @@ std::vector<std::string> unfinished_safetensors(const std::string& folder) {
 
 Status write_safetensors(const Checkpoint& source, const std::string& folder, const WriteOptions& options) {
   RETURN_IF_ERROR(check_source(source));
-  if (options.dense == Format::kQ8_0 || options.dense == Format::kMxfp4)
+  if (options.dense && info_of(*options.dense).safetensors.empty())
     return error(StatusCode::kUnsupported,
                  "{}: dense matrices in safetensors have no {}; use --dense bf16 or write a .gguf", folder,
                  format_name(*options.dense));
@@ -343,7 +298,7 @@ Status write_safetensors(const Checkpoint& source, const std::string& folder, co
   const bool mxfp4 = options.experts == ExpertsOut::kMxfp4 || all_mxfp4(source.weights);
   const std::vector<Piece> pieces = hf_pieces(source.weights, options, mxfp4);
   RETURN_IF_ERROR(write_tensors(folder + "/model.safetensors", pieces, source, options, mxfp4));
-  const Json config = hf_config(source.config, mxfp4, writes_mxfp8(source, options));
+  const Json config = hf_config(source.config, mxfp4, own_format(source, options));
   RETURN_IF_ERROR(write_text(folder + "/config.json", config.dump(2) + "\n", options.overwrite));
   for (const ChatFile& file : chat)
     RETURN_IF_ERROR(write_text(folder + "/" + file.name, file.text, options.overwrite));

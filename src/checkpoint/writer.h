@@ -15,8 +15,7 @@ namespace moesaic {
 enum class ExpertsOut { kKeep, kMxfp4 };
 struct WriteOptions {
   ExpertsOut experts = ExpertsOut::kKeep;
-  // The format of dense matrices: kBF16, kQ8_0 or kMxfp8. Nothing: BF16 and F16 as they are, Q8_0 and MXFP8
-  // too where the form has them, else BF16.
+  // The format of dense matrices. Nothing: as they are where the form has that, else BF16.
   std::optional<Format> dense;
   bool overwrite = false;
   std::function<void(int done, int total)> progress;  // tensors
@@ -28,8 +27,8 @@ std::vector<std::string> roundings(const Checkpoint& source, const WriteOptions&
 // Remarks tell the user, a line each, what else to know about the result: that only this project reads it, or
 // that the chat template is not the source's.
 std::vector<std::string> remarks(const Checkpoint& source, const WriteOptions& options, bool gguf);
-// True if a folder would have dense matrices in MXFP8.
-bool writes_mxfp8(const Checkpoint& source, const WriteOptions& options);
+// The format of a folder's dense matrices if only this project reads it (FormatInfo::only_ours).
+std::optional<Format> own_format(const Checkpoint& source, const WriteOptions& options);
 
 // The unfinished files that a writer leaves behind if the program is ended while it works.
 std::vector<std::string> unfinished_gguf(const std::string& path);

@@ -10,47 +10,6 @@
 namespace moesaic {
 namespace {
 
-constexpr int kQ8Block = 34, kMxfp4GgufBlock = 17;
-
-constexpr FormatInfo kFormats[] = {
-    {Format::kF32, "F32", "", 1, 4, 32},
-    {Format::kF16, "F16", "", 1, 2, 16},
-    {Format::kBF16, "BF16", "bf16", 1, 2, 16},
-    {Format::kQ8_0, "Q8_0", "q8_0", mx::kBlock, kQ8Block, 8.5},
-    {Format::kMxfp4, "MXFP4", "mxfp4", mx::kBlock, mx::kPackedBlock, 4.25},
-    {Format::kMxfp4Gguf, "MXFP4", "", mx::kBlock, kMxfp4GgufBlock, 4.25},
-    {Format::kMxfp8, "MXFP8", "mxfp8", mx::kBlock, mx::kBlock, 8.25},
-};
-constexpr const FormatInfo& info_of(Format format) { return kFormats[static_cast<size_t>(format)]; }
-static_assert(info_of(Format::kMxfp8).format == Format::kMxfp8, "in the order of the enumeration");
-
-template <typename T>
-T load_as(const std::byte* p) {
-  T value;
-  std::memcpy(&value, p, sizeof value);
-  return value;
-}
-
-float read_plain(Format format, const std::byte* p) {
-  if (format == Format::kF32) return load_as<float>(p);
-  return format == Format::kF16 ? mx::decode_f16(load_as<uint16_t>(p))
-                                : mx::decode_bf16(load_as<uint16_t>(p));
-}
-
-void read_q8_block(const std::byte* block, float* out) {
-  const float scale = mx::decode_f16(load_as<uint16_t>(block));
-  for (int i = 0; i < mx::kBlock; ++i)
-    out[i] = scale * static_cast<float>(std::to_integer<int8_t>(block[2 + i]));
-}
-
-// GGUF's nibble order (j, j + 16) to the canonical one (2j, 2j + 1).
-void reorder_gguf_block(const uint8_t* in, uint8_t* out) {
-  for (int j = 0; j < 8; ++j) {
-    out[j] = static_cast<uint8_t>((in[2 * j] & 15) | ((in[2 * j + 1] & 15) << 4));
-    out[j + 8] = static_cast<uint8_t>((in[2 * j] >> 4) | (in[2 * j + 1] & 0xF0));
-  }
-}
-
 struct Shape {
   const char* name;
   const MatrixView& view;
@@ -106,19 +65,6 @@ double matrix_bytes(const LowRankExperts& m) {
 
 }  // namespace
 
-std::span<const FormatInfo> formats() { return kFormats; }
-
-std::string_view format_name(Format format) { return info_of(format).name; }
-
-bool is_plain(Format format) { return info_of(format).block == 1; }
-
-double bits_per_element(Format format) { return info_of(format).bits; }
-
-int64_t row_bytes(Format format, int64_t cols) {
-  const FormatInfo& info = info_of(format);
-  return cols / info.block * info.bytes;
-}
-
 MatrixView ExpertsView::at(int64_t expert) const {
   MatrixView m = first;
   m.data += expert * data_stride;
@@ -135,7 +81,7 @@ MatrixView dense_view(Format format, int64_t rows, int64_t cols, const std::byte
           .row_stride = row_bytes(format, cols),
           .col_stride = is_plain(format) ? row_bytes(format, 1) : 0,
           .scales = scales,
-          .scale_stride = cols / mx::kBlock};
+          .scale_stride = row_scale_bytes(format, cols)};
 }
 
 MatrixView slice_rows(const MatrixView& m, int64_t first, int64_t count, int64_t step) {
@@ -148,44 +94,59 @@ MatrixView slice_rows(const MatrixView& m, int64_t first, int64_t count, int64_t
   return s;
 }
 
+StoredBlocks blocks_of(const MatrixView& m, int64_t r) {
+  const FormatInfo& f = info_of(m.format);
+  MOESAIC_CHECK(f.scale_bytes == 0 || m.scales != nullptr);
+  return {.data = m.data + r * m.row_stride,
+          .stride = f.block == 1 ? m.col_stride : f.bytes,
+          .scales = f.scale_bytes == 0 ? nullptr : m.scales + r * m.scale_stride,
+          .count = m.cols / f.block};
+}
+
 void read_row(const MatrixView& m, int64_t r, std::span<float> out) {
-  const std::byte* row = m.data + r * m.row_stride;
-  if (is_plain(m.format)) {
-    for (int64_t c = 0; c < m.cols; ++c)
-      out[static_cast<size_t>(c)] = read_plain(m.format, row + c * m.col_stride);
-    return;
-  }
-  for (int64_t b = 0; b < m.cols / mx::kBlock; ++b) {
-    float* block = out.data() + b * mx::kBlock;
-    if (m.format == Format::kQ8_0) {
-      read_q8_block(row + b * kQ8Block, block);
-    } else if (m.format == Format::kMxfp8) {
-      mx::dequantize_mxfp8(reinterpret_cast<const uint8_t*>(row) + b * mx::kBlock,
-                           std::to_integer<uint8_t>(m.scales[r * m.scale_stride + b]), block);
-    } else if (m.format == Format::kMxfp4) {
-      mx::dequantize_mxfp4(reinterpret_cast<const uint8_t*>(row) + b * mx::kPackedBlock,
-                           std::to_integer<uint8_t>(m.scales[r * m.scale_stride + b]), block);
-    } else {
-      const auto* source = reinterpret_cast<const uint8_t*>(row) + b * kMxfp4GgufBlock;
-      uint8_t codes[mx::kPackedBlock];
-      reorder_gguf_block(source + 1, codes);
-      mx::dequantize_mxfp4(codes, source[0], block);
-    }
-  }
+  info_of(m.format).decode(blocks_of(m, r), out.data());
 }
 
 void read_mxfp4_row(const MatrixView& m, int64_t r, std::span<uint8_t> codes, std::span<uint8_t> scales) {
   MOESAIC_CHECK(is_mxfp4(m.format));
-  const auto* row = reinterpret_cast<const uint8_t*>(m.data + r * m.row_stride);
-  const size_t blocks = static_cast<size_t>(m.cols / mx::kBlock);
+  const StoredBlocks row = blocks_of(m, r);
+  const auto* data = reinterpret_cast<const uint8_t*>(row.data);
   if (m.format == Format::kMxfp4) {
-    std::memcpy(codes.data(), row, blocks * mx::kPackedBlock);
-    std::memcpy(scales.data(), m.scales + r * m.scale_stride, blocks);
+    std::memcpy(codes.data(), data, codes.size());
+    std::memcpy(scales.data(), row.scales, scales.size());
     return;
   }
-  for (size_t b = 0; b < blocks; ++b) {
-    scales[b] = row[b * kMxfp4GgufBlock];
-    reorder_gguf_block(row + b * kMxfp4GgufBlock + 1, codes.data() + b * mx::kPackedBlock);
+  for (size_t b = 0; b < scales.size(); ++b, data += row.stride) {
+    scales[b] = data[0];
+    to_canonical_order(data + 1, codes.data() + b * mx::kPackedBlock);
+  }
+}
+
+void convert_row(const MatrixView& m, int64_t r, Format format, std::span<float> values, std::byte* data,
+                 std::byte* scales) {
+  const FormatInfo& f = info_of(format);
+  const StoredBlocks row = blocks_of(m, r);
+  const bool in_place = row.stride == f.bytes;
+  if (m.format == format && in_place) {
+    std::memcpy(data, row.data, static_cast<size_t>(row.count * f.bytes));
+    if (row.scales != nullptr)
+      std::memcpy(scales, row.scales, static_cast<size_t>(row.count * f.scale_bytes));
+    return;
+  }
+  if (!is_mxfp4(m.format) || !is_mxfp4(format)) {
+    read_row(m, r, values);
+    return f.encode(values.data(), m.cols / f.block, data, scales);
+  }
+  auto* out = reinterpret_cast<uint8_t*>(data);
+  const auto* in = reinterpret_cast<const uint8_t*>(row.data);
+  for (int64_t b = 0; b < row.count; ++b, in += row.stride, out += f.bytes) {
+    if (format == Format::kMxfp4) {
+      scales[b] = std::byte{in[0]};
+      to_canonical_order(in + 1, out);
+    } else {
+      out[0] = std::to_integer<uint8_t>(row.scales[b]);
+      to_gguf_order(in, out + 1);
+    }
   }
 }
 

@@ -10,42 +10,15 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "core/format.h"
 #include "core/model_config.h"
 #include "moesaic/status.h"
 
 namespace moesaic {
 
 class ThreadPool;
-
-// How a row is stored. Blocks run along columns, 32 columns each.
-enum class Format : uint8_t {
-  kF32,
-  kF16,
-  kBF16,
-  kQ8_0,       // GGUF: blocks of 34 bytes: an F16 scale, then 32 int8
-  kMxfp4,      // Hugging Face: data 16 bytes a block (element 2j low nibble), scales apart, 1 byte a block
-  kMxfp4Gguf,  // GGUF type 39: blocks of 17 bytes: scale, then 16 bytes (element j low nibble, j + 16 high)
-  kMxfp8,      // data 32 E4M3 bytes a block, scales apart, 1 byte a block
-};
-// What there is to know of a format: one row each, in the order of the enumeration.
-struct FormatInfo {
-  Format format;
-  std::string_view name;
-  std::string_view option;  // its name for --dense; empty: dense matrices are not made in it
-  int block, bytes;         // elements of a block, and bytes of its data
-  double bits;              // that one element costs, its share of the scale included
-};
-std::span<const FormatInfo> formats();
-std::string_view format_name(Format format);
-bool is_plain(Format format);  // F32, F16, BF16: one element is addressable by itself
-constexpr bool is_mxfp4(Format format) { return format == Format::kMxfp4 || format == Format::kMxfp4Gguf; }
-// Bits that one element costs, its share of the scale included (MXFP4: 4.25).
-double bits_per_element(Format format);
-// Bytes of the data part of one row of `cols` elements stored densely.
-int64_t row_bytes(Format format, int64_t cols);
 
 // [rows, cols]; element (r, c) of a plain format stands at data + r * row_stride + c * col_stride.
 struct MatrixView {
@@ -54,7 +27,7 @@ struct MatrixView {
   const std::byte* data = nullptr;
   int64_t row_stride = 0;             // bytes
   int64_t col_stride = 0;             // bytes, plain formats only
-  const std::byte* scales = nullptr;  // kMxfp4, kMxfp8: row r's scales at scales + r * scale_stride
+  const std::byte* scales = nullptr;  // of formats that keep them apart: row r's at scales + r * scale_stride
   int64_t scale_stride = 0;           // bytes
 };
 
@@ -71,8 +44,13 @@ MatrixView dense_view(Format format, int64_t rows, int64_t cols, const std::byte
                       const std::byte* scales = nullptr);
 MatrixView slice_rows(const MatrixView& m, int64_t first, int64_t count, int64_t step = 1);
 
+StoredBlocks blocks_of(const MatrixView& m, int64_t r);  // those of row r
 // Row r as floats, exact. out has cols elements.
 void read_row(const MatrixView& m, int64_t r, std::span<float> out);
+// Row r in a format, as it is where the matrix has that or the other order of MXFP4, else rounded. data:
+// [row_bytes], scales: [row_scale_bytes], values: scratch [cols].
+void convert_row(const MatrixView& m, int64_t r, Format format, std::span<float> values, std::byte* data,
+                 std::byte* scales);
 // Row r of a kMxfp4 or kMxfp4Gguf matrix in the canonical (Hugging Face) nibble order.
 // codes: [cols / 2], scales: [cols / 32].
 void read_mxfp4_row(const MatrixView& m, int64_t r, std::span<uint8_t> codes, std::span<uint8_t> scales);

@@ -54,27 +54,6 @@ void store(std::byte* to, T value) {
   std::memcpy(to, &value, sizeof value);
 }
 
-void store_plain(Format format, std::byte* to, float x) {
-  if (format == Format::kF32) return store(to, x);
-  store(to, format == Format::kF16 ? mx::encode_f16(x) : mx::encode_bf16(x));
-}
-
-void store_q8_block(const float* x, std::byte* to) {
-  const uint16_t scale = mx::encode_f16(mx::block_amax(x) / 127.0f);
-  store(to, scale);
-  const float d = mx::decode_f16(scale);
-  for (int i = 0; i < mx::kBlock; ++i)
-    store(to + 2 + i, static_cast<int8_t>(d > 0 ? std::lround(x[i] / d) : 0));
-}
-
-// Canonical nibbles (2j, 2j + 1) to GGUF's (j, j + 16).
-void store_gguf_block(const uint8_t* packed, uint8_t scale, std::byte* to) {
-  const auto code = [&](int i) { return (packed[i / 2] >> (i % 2 * 4)) & 15; };
-  to[0] = std::byte{scale};
-  for (int j = 0; j < mx::kPackedBlock; ++j)
-    to[1 + j] = static_cast<std::byte>(code(j) | (code(j + mx::kPackedBlock) << 4));
-}
-
 class Maker {
  public:
   Maker(const ModelConfig& config, const RandomModelOptions& options)
@@ -107,24 +86,13 @@ double inverse_root(int n) { return 1.0 / std::sqrt(static_cast<double>(n)); }
 
 MatrixView Maker::matrix(Format format, const std::string& name, int64_t rows, int64_t cols, Spread spread) {
   const Values values(options_.seed, name, spread);
-  const int64_t stride = row_bytes(format, cols);
-  std::byte* data = allocate(rows * stride);
-  const bool apart = format == Format::kMxfp8 || format == Format::kMxfp4;
-  std::byte* scales = apart ? allocate(rows * cols / mx::kBlock) : nullptr;
-  if (is_plain(format)) {
-    for (int64_t i = 0; i < rows * cols; ++i) store_plain(format, data + i * row_bytes(format, 1), values[i]);
-    return dense_view(format, rows, cols, data);
-  }
-  for (int64_t b = 0; b < rows * cols / mx::kBlock; ++b) {
+  const FormatInfo& f = info_of(format);
+  std::byte* data = allocate(rows * row_bytes(format, cols));
+  std::byte* scales = f.scale_bytes > 0 ? allocate(rows * row_scale_bytes(format, cols)) : nullptr;
+  for (int64_t b = 0; b < rows * cols / f.block; ++b) {
     float x[mx::kBlock];
-    for (int i = 0; i < mx::kBlock; ++i) x[i] = values[b * mx::kBlock + i];
-    std::byte* to = data + b * row_bytes(format, mx::kBlock);
-    auto* codes = reinterpret_cast<uint8_t*>(to);
-    if (format == Format::kQ8_0)
-      store_q8_block(x, to);
-    else
-      scales[b] =
-          std::byte{format == Format::kMxfp8 ? mx::quantize_mxfp8(x, codes) : mx::quantize_mxfp4(x, codes)};
+    for (int i = 0; i < f.block; ++i) x[i] = values[b * f.block + i];
+    f.encode(x, 1, data + b * f.bytes, scales + b * f.scale_bytes);
   }
   return dense_view(format, rows, cols, data, scales);
 }
@@ -162,16 +130,11 @@ ExpertsView Maker::take_rows(const ExpertsView& all, int64_t first, int64_t step
 }
 
 ExpertsView Maker::to_gguf(const ExpertsView& m) {
-  const int64_t rows = m.first.rows, cols = m.first.cols, stride = rows * row_bytes(Format::kMxfp4Gguf, cols);
-  std::byte* data = allocate(m.count * stride);
-  std::vector<uint8_t> codes(static_cast<size_t>(cols / 2)), scales(static_cast<size_t>(cols / mx::kBlock));
-  std::byte* to = data;
-  for (int64_t i = 0; i < m.count * rows; ++i) {
-    read_mxfp4_row(m.at(i / rows), i % rows, codes, scales);
-    for (size_t b = 0; b < scales.size(); ++b, to += 1 + mx::kPackedBlock)
-      store_gguf_block(codes.data() + b * mx::kPackedBlock, scales[b], to);
-  }
-  return {dense_view(Format::kMxfp4Gguf, rows, cols, data), m.count, stride, 0};
+  const int64_t rows = m.first.rows, cols = m.first.cols, row = row_bytes(Format::kMxfp4Gguf, cols);
+  std::byte* data = allocate(m.count * rows * row);
+  for (int64_t i = 0; i < m.count * rows; ++i)
+    convert_row(m.at(i / rows), i % rows, Format::kMxfp4Gguf, {}, data + i * row, nullptr);
+  return {dense_view(Format::kMxfp4Gguf, rows, cols, data), m.count, rows * row, 0};
 }
 
 void Maker::make_attention(const std::string& prefix, LayerWeights& w) {

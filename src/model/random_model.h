@@ -15,7 +15,7 @@ namespace moesaic {
 
 struct RandomModelOptions {
   uint64_t seed = 1;
-  Format dense = Format::kBF16;     // projections, embedding and head: F32, F16, BF16, Q8_0 or MXFP8
+  Format dense = Format::kBF16;     // projections, embedding and head
   Format experts = Format::kMxfp4;  // kMxfp4: gate and up interleaved; kMxfp4Gguf: apart; kBF16: transposed
 };
 

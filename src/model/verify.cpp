@@ -84,8 +84,6 @@ constexpr Shape kDeep[] = {
     {64, 32, 16, 1, 128, 1, 1, 31, 1030, 600, 10}, {32, 32, 2, 1, 32, 1, 1, 31, 8500, 0, 40},
 };
 
-constexpr Format kDense[] = {Format::kF32,  Format::kF16,   Format::kBF16,
-                             Format::kQ8_0, Format::kMxfp8, Format::kMxfp4};
 constexpr Format kExperts[] = {Format::kMxfp4, Format::kMxfp4Gguf, Format::kBF16};
 
 ModelConfig config_of(const Shape& s) {
@@ -288,9 +286,9 @@ class Verifier {
   }
   Status run_embeddings(Bench& bench) {
     const std::vector<float> nothing(bench.tokens().size() * static_cast<size_t>(bench.config().vocab));
-    for (const Format format : kDense)
-      RETURN_IF_ERROR(compare("embed+unembed", bench, format, bench.embeddings(format), nothing,
-                              tolerance_of(made_of(format, options_.dense))));
+    for (const FormatInfo& f : formats())
+      RETURN_IF_ERROR(compare("embed+unembed", bench, f.format, bench.embeddings(f.format), nothing,
+                              tolerance_of(made_of(f.format, options_.dense))));
     return {};
   }
   Status run_experts(Bench& bench, Format format, const std::vector<float>& base) {
@@ -299,7 +297,8 @@ class Verifier {
   }
   // "attend" has F32 projections; the others take their format's noise on top of its.
   Status run_attention(Bench& bench, const std::vector<float>& base) {
-    for (const Format format : kDense) {
+    for (const FormatInfo& f : formats()) {
+      const Format format = f.format;
       if (format == Format::kF32) {
         RETURN_IF_ERROR(
             compare("attend", bench, format, bench.attention(format, format), base, attend_tolerance()));
@@ -433,7 +432,7 @@ Result<VerifyCase> verify_model(const ModelConfig& config, const ModelWeights& w
   const double first = upper_quartile(all.first(together)), second = upper_quartile(all.subspan(together));
   const Format experts = rounded_to(caps, Operand::kExpertInput, weights.layers[0].gate.first.format),
                head = rounded_to(caps, Operand::kDense, made_of(weights.head.format, options.dense));
-  const bool mx = experts == Format::kMxfp8 || head == Format::kMxfp8;
+  const bool mx = is_mx(experts) || is_mx(head);
   const bool int8 = !caps.half_activations && !is_plain(weights.layers[0].gate.first.format);
   const double tolerance = mx ? kMxKlTolerance : int8 ? kInt8KlTolerance : kKlTolerance;
   VerifyCase result{

@@ -28,7 +28,7 @@ constexpr double kExpertsStart = 27e-6, kExpertsShare = 0.64, kDenseStart = 12e-
 void add_product(ProjectedOp& op, Format format, double rows, double cols, double work_tiles, int groups) {
   op.bytes += work_tiles * rows * cols * bits_per_element(format) / 8;
   const bool fp4 = is_mxfp4(format);
-  if (!fp4 && format != Format::kMxfp8) return;
+  if (!is_mx(format)) return;
   const double quads = work_tiles * rows / 32 * cols / 128;
   const int tile = groups == 1 ? 0 : groups == 2 ? 1 : 2;
   op.instructions += quads * (fp4 ? kFp4Loop : kFp8Loop)[tile];

@@ -183,12 +183,12 @@ class GuardedBytes {
 // A pair of panels of one format.
 struct Panels {
   Panels(Format format, int cols, std::mt19937& rng)
-      : source(make_source(format, 32, cols, rng)), pack(pack_format(format, std::nullopt)) {
+      : source(make_source(format, 32, cols, rng)), pack(packed_format(format, std::nullopt)) {
     ThreadPool pool(1);
     packed = pack_panels(pack, cols, stack({&source.view}), "test", *emulated_kernels()[0], pool).value();
   }
   Source source;
-  Pack pack;
+  Format pack;
   PackedMatrix packed;
 };
 
@@ -228,7 +228,7 @@ std::vector<float> product(void (*gemm)(const PairTask&), const Panels& panels, 
   const GuardedBytes scratch(scratch_bytes(act.cols)), out(out_bytes);
   std::memset(scratch.as<uint8_t>(), 0xAA, scratch_bytes(act.cols));
   std::memset(out.as<uint8_t>(), 0xFF, out_bytes);  // NaN
-  gemm({.pack = panels.pack,
+  gemm({.format = panels.pack,
         .data = panels.packed.data.as<uint8_t>(),
         .scales = panels.packed.scales.as<uint8_t>(),
         .act = act,

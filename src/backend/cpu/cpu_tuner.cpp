@@ -33,8 +33,8 @@ double CpuBackend::read_bandwidth() {
 DecodeProbe CpuBackend::make_probe() {
   std::vector<ExpertWeights> layers;
   for (const Layer& layer : layers_) layers.push_back({&layer.gate_up, &layer.down});
-  const Pack pack = layers_[0].gate_up.pack;
-  const Rounding rounding = rounding_of(options_.moe_path, Operand::kExpertInput, mx_format(pack));
+  const Format pack = layers_[0].gate_up.format;
+  const Rounding rounding = rounding_of(options_.moe_path, Operand::kExpertInput, pack);
   return {kernels_,
           pool_,
           ops_.workspaces(),

@@ -90,7 +90,7 @@ Result<std::vector<Workspace>> make_workspaces(int threads, int64_t max_cols) {
 const float* run_pair(const Kernels& kernels, const PackedMatrix& m, int64_t pair, const ActView& act,
                       int tokens, Workspace& workspace, const GemmTuning& tuning) {
   const int64_t slot = m.slot(pair);
-  kernels.gemm({.pack = m.pack,
+  kernels.gemm({.format = m.format,
                 .data = m.data.as<uint8_t>() + slot * m.data_stride,
                 .scales = m.scales.as<uint8_t>() + slot * m.scale_stride,
                 .act = act,

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/format.h"
 #include "core/kv_page.h"
 
 namespace moesaic::cpu {
@@ -19,17 +20,16 @@ namespace moesaic::cpu {
 inline constexpr int kPanel = 16;  // rows of weights in a panel
 inline constexpr int kPair = 2;    // panels that are computed together
 
-// Storage formats of packed weights: the groups of a panel with K columns. In a pair each group of the first
+// Formats of packed weights: the groups of a panel with K columns. In a pair each group of the first
 // panel is followed by the same group of the second; scales likewise.
 //   kMxfp4  K/8 groups of 64 bytes, 4 a block: byte 4 * row + i (i < 4) of group j holds the block's element
 //           4 * j + i in its low and 16 + 4 * j + i in its high nibble; scales K/32 groups of 16 bytes (E8M0)
-//   kInt8   K/4 groups of 64 bytes, 8 a block: byte 4 * row + i (i < 4) of group j holds the block's element
+//   kQ8_0   K/4 groups of 64 bytes, 8 a block: byte 4 * row + i (i < 4) of group j holds the block's element
 //           4 * j + i plus weight_offset; scales K/32 groups of 16 F16
 //   kBF16   K/2 groups of 64 bytes: element 2 * g + i of a row at 4 * row + 2 * i
 //   kF16    K groups of 32 bytes
 //   kF32    K groups of 64 bytes
 //   kMxfp8  K groups of 16 bytes (E4M3); scales K/32 groups of 16 bytes (E8M0)
-enum class Pack : uint8_t { kMxfp4, kInt8, kBF16, kF16, kF32, kMxfp8 };
 
 // Groups of a block of 32 columns, 64 bytes each, and where group j of block b of panel p stands.
 inline constexpr int kMxfp4Groups = 4, kInt8Groups = 8;
@@ -40,7 +40,7 @@ constexpr int64_t group_at(int p, int64_t b, int j) {
 
 // Formats of the activations that meet them.
 enum class Act : uint8_t {
-  kInt8,        // int8 with one F32 scale per 32 (amax / 127), for kMxfp4 and kInt8
+  kInt8,        // int8 with one F32 scale per 32 (amax / 127), for kMxfp4 and kQ8_0
   kBF16,        // for kBF16
   kBlockFloat,  // for kMxfp4 as BF16 numbers; below
   kF32,         // for the rest, and for kMxfp4 where activations were rounded to an MX format
@@ -100,12 +100,12 @@ struct GemmTuning {
 
 // A pair of panels times some tokens: token t is row t of the activations.
 struct PairTask {
-  Pack pack = Pack::kF32;
+  Format format = Format::kF32;
   const uint8_t* data = nullptr;
   const uint8_t* scales = nullptr;
   ActView act;
   int tokens = 0;
-  uint8_t* scratch = nullptr;  // kMxfp4, kInt8: scratch_bytes(cols) for the expanded panels, aligned
+  uint8_t* scratch = nullptr;  // kMxfp4, kQ8_0: scratch_bytes(cols) for the expanded panels, aligned
   float* out = nullptr;        // [tokens, 32], lane l of panel p at p * 16 + l
   GemmTuning tuning;
 };
@@ -142,7 +142,7 @@ struct Kernels {
   int weight_offset;  // added to int8 weights when they are packed: 128 where the dot product wants unsigned
                       // bytes
   int expand_tokens;  // GemmTuning's, where nothing was measured
-  bool expands_int8;  // it holds for kInt8 weights, too
+  bool expands_int8;  // it holds for kQ8_0 weights, too
   Act mxfp4_act;      // what meets kMxfp4: kInt8 or kBlockFloat
 
   void (*gemm)(const PairTask& task);

@@ -16,11 +16,11 @@ namespace {
 
 template <typename Tiles>
 void gemm_by_tiles(const PairTask& task) {
-  if (task.pack == Pack::kBF16) return bf16_by_tiles<Tiles, PackedSteps>(task);
+  if (task.format == Format::kBF16) return bf16_by_tiles<Tiles, PackedSteps>(task);
   const int from = task.tuning.expand_tokens > 0 ? task.tuning.expand_tokens : kAmxExpandTokens;
   if (task.tokens >= from) {
     if (task.act.format == Act::kBlockFloat) return bf16_by_tiles<Tiles, WidenedSteps>(task);
-    if (task.pack == Pack::kInt8) return int_by_tiles<Tiles>(task);
+    if (task.format == Format::kQ8_0) return int_by_tiles<Tiles>(task);
   }
   PairTask by_vectors = task;
   by_vectors.tuning.expand_tokens = 0;

@@ -344,7 +344,7 @@ void int_gemm(const PairTask& task) {
   // block here as there.
   if (task.act.format == Act::kBlockFloat) return int_tiles<kBlockFloatParts>(BlockFloatSource<kHint>{task});
 #endif
-  if (task.pack == Pack::kMxfp4) {
+  if (task.format == Format::kMxfp4) {
     const Mxfp4Source<kHint> source{task};
     return expands_mxfp4(task) ? int_tiles(expand(source)) : int_tiles(source);
   }
@@ -354,17 +354,16 @@ void int_gemm(const PairTask& task) {
 }
 
 void float_gemm(const PairTask& task) {
-  switch (task.pack) {
-    case Pack::kMxfp4:
+  switch (task.format) {
+    case Format::kMxfp4:
       return float_tiles(Mxfp4ValueSource<true>{task});
-    case Pack::kBF16:
+    case Format::kBF16:
       return float_tiles(Bf16Source<true>{task});
-    case Pack::kF16:
+    case Format::kF16:
       return float_tiles(HalfSource<true>{task});
-    case Pack::kMxfp8:
+    case Format::kMxfp8:
       return float_tiles(Mxfp8Source<true>{task});
-    case Pack::kF32:
-    case Pack::kInt8:  // meets integers only
+    default:  // kQ8_0 meets integers only
       return float_tiles(F32Source<true>{task});
   }
 }
@@ -374,7 +373,7 @@ inline bool reads_again(const PairTask& task) {
   if (task.act.format == Act::kBF16) return task.tokens > kBf16Tokens;
   if (task.act.format == Act::kF32) return task.tokens > kFloatTokens;
   if (task.act.format == Act::kBlockFloat) return task.tokens > kIntTokens / kBlockFloatParts;
-  const bool expanded = task.pack == Pack::kMxfp4 ? expands_mxfp4(task) : kZipExpanded;
+  const bool expanded = task.format == Format::kMxfp4 ? expands_mxfp4(task) : kZipExpanded;
   return !expanded && task.tokens > kIntTokens;
 }
 

@@ -69,7 +69,7 @@ TEST_P(KernelTest, GemmEveryFormatAndTokenCount) {
     for (const int cols : {32, 96, 2880}) {
       const int rows = 37;  // two whole panels and a ragged third
       Source source = make_source(format, rows, cols, rng_);
-      const Pack pack = pack_format(format, std::nullopt);
+      const Format pack = packed_format(format, std::nullopt);
       auto packed = pack_panels(pack, cols, stack({&source.view}), "test", kernels_, pool_);
       ASSERT_TRUE(packed.ok()) << packed.status().message();
       auto workspaces = make_workspaces(2, cols).value();
@@ -131,7 +131,7 @@ TEST_P(KernelTest, NumaNodesChangeOnlyPlaces) {
   std::vector<float> want;
   for (const auto& threads : {std::vector{1}, {2}, {1, 1}, {3, 1, 2}, {1, 1, 1, 1, 1, 1, 1, 1, 1}}) {
     ThreadPool pool(plan_of(threads));
-    auto packed = pack_panels(Pack::kMxfp4, kCols, stack(views), "test", kernels_, pool, kSections).value();
+    auto packed = pack_panels(Format::kMxfp4, kCols, stack(views), "test", kernels_, pool, kSections).value();
     std::vector<int> used(packed.pairs());
     for (int64_t pair = 0; pair < packed.pairs(); ++pair) {
       const int64_t slot = packed.slot(pair), at = pair % 7;
@@ -157,7 +157,7 @@ TEST_P(KernelTest, AResultDoesNotDependOnItsNeighbours) {
   constexpr int kRows = 29;  // twice as many: MXFP4 is expanded
   for (const Format format : {Format::kBF16, Format::kQ8_0, Format::kMxfp4, Format::kF32}) {
     Source source = make_source(format, 32, 288, rng_);
-    const Pack pack = pack_format(format, std::nullopt);
+    const Format pack = packed_format(format, std::nullopt);
     auto packed = pack_panels(pack, 288, stack({&source.view}), "test", kernels_, pool_).value();
     auto workspaces = make_workspaces(1, 288).value();
     const std::vector<float> x = normal(kRows * 288);
@@ -184,9 +184,9 @@ TEST_P(KernelTest, NoTuningChangesAResult) {
   constexpr Format kFormats[] = {Format::kF32,  Format::kF16,   Format::kBF16,
                                  Format::kQ8_0, Format::kMxfp4, Format::kMxfp8};
   for (const Format format : kFormats) {
-    for (const Act act_as : {act_format(pack_format(format, std::nullopt), kernels_), Act::kF32}) {
-      const Pack pack = pack_format(format, std::nullopt);
-      if (act_as != act_format(pack, kernels_) && pack != Pack::kMxfp4) continue;
+    for (const Act act_as : {act_format(packed_format(format, std::nullopt), kernels_), Act::kF32}) {
+      const Format pack = packed_format(format, std::nullopt);
+      if (act_as != act_format(pack, kernels_) && pack != Format::kMxfp4) continue;
       const Source source = make_source(format, 64, 96, rng_);
       const auto packed = pack_panels(pack, 96, stack({&source.view}), "test", kernels_, pool_).value();
       auto workspaces = make_workspaces(1, 96).value();
@@ -231,7 +231,7 @@ TEST(ForEachPair, EveryPairOnceWhateverTheRuns) {
 TEST_P(KernelTest, Mxfp4MeetsRoundedActivations) {
   for (const int cols : {32, 96, 2880}) {
     const Source source = make_source(Format::kMxfp4, 32, cols, rng_);
-    const auto packed = pack_panels(Pack::kMxfp4, cols, stack({&source.view}), "test", kernels_, pool_);
+    const auto packed = pack_panels(Format::kMxfp4, cols, stack({&source.view}), "test", kernels_, pool_);
     auto workspaces = make_workspaces(1, cols).value();
     for (const Format format : {Format::kMxfp8, Format::kMxfp4}) {
       for (const int tokens : {1, 2, 7, 13}) {
@@ -260,7 +260,7 @@ TEST_P(KernelTest, Mxfp4MeetsRoundedActivations) {
 std::vector<float> first_tile(const Kernels& kernels, ThreadPool& pool, const Source& source, const float* x,
                               int tokens) {
   const int64_t cols = source.view.cols;
-  const Pack pack = pack_format(source.view.format, std::nullopt);
+  const Format pack = packed_format(source.view.format, std::nullopt);
   auto packed = pack_panels(pack, cols, stack({&source.view}), "test", kernels, pool).value();
   auto workspaces = make_workspaces(1, cols).value();
   ActRows act;
@@ -273,7 +273,7 @@ std::vector<float> first_tile(const Kernels& kernels, ThreadPool& pool, const So
 TEST_P(KernelTest, IntegerFormatsMatchTheScalarSetBitForBit) {
   const Kernels& scalar = *available_kernels().back();
   for (const Format format : {Format::kQ8_0, Format::kMxfp4, Format::kMxfp4Gguf}) {
-    if (act_format(pack_format(format, std::nullopt), kernels_) != Act::kInt8) continue;
+    if (act_format(packed_format(format, std::nullopt), kernels_) != Act::kInt8) continue;
     const Source source = make_source(format, 32, 288, rng_);
     const std::vector<float> x = normal(41 * 288);
     for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 17, 41}) {
@@ -329,7 +329,7 @@ TEST_P(KernelTest, IntegerSumsHoldTheLargestProducts) {
 TEST_P(KernelTest, DamagedWeightsAreNamed) {
   Source source = make_source(Format::kMxfp4, 16, 64, rng_);
   source.scales[3] = 0xFF;
-  auto packed = pack_panels(Pack::kMxfp4, 64, stack({&source.view}), "layer 3 experts", kernels_, pool_);
+  auto packed = pack_panels(Format::kMxfp4, 64, stack({&source.view}), "layer 3 experts", kernels_, pool_);
   ASSERT_FALSE(packed.ok());
   EXPECT_EQ(packed.status().message(), "layer 3 experts: a block scale is NaN; the checkpoint is damaged");
 }
@@ -338,7 +338,8 @@ TEST_P(KernelTest, DamagedWeightsAreNamed) {
 // 0.
 TEST_P(KernelTest, WhatIsNotFiniteIsNamedInEveryFormat) {
   constexpr int64_t kRows = 40, kCols = 64;
-  for (const Pack pack : {Pack::kF32, Pack::kF16, Pack::kBF16, Pack::kInt8, Pack::kMxfp4, Pack::kMxfp8}) {
+  for (const Format pack :
+       {Format::kF32, Format::kF16, Format::kBF16, Format::kQ8_0, Format::kMxfp4, Format::kMxfp8}) {
     for (const float bad : {NAN, INFINITY, -INFINITY}) {
       for (const size_t at : {size_t{0}, size_t{777}, size_t{kRows * kCols - 1}}) {
         std::vector<float> values(kRows * kCols, 0.5F);
@@ -356,7 +357,7 @@ TEST_P(KernelTest, WhatIsNotFiniteIsNamedInEveryFormat) {
 TEST_P(KernelTest, WhatTheFormatCannotHoldIsNamed) {
   std::vector<float> values(16 * 64, 0.5F);
   const MatrixView m = dense_view(Format::kF32, 16, 64, reinterpret_cast<const std::byte*>(values.data()));
-  for (const Pack pack : {Pack::kF16, Pack::kBF16, Pack::kInt8}) {
+  for (const Format pack : {Format::kF16, Format::kBF16, Format::kQ8_0}) {
     values[70] = 3.4e38F;
     const auto packed = pack_panels(pack, 64, stack({&m}), "q", kernels_, pool_);
     EXPECT_NE(packed.status().message().find("too large"), std::string::npos) << static_cast<int>(pack);

@@ -43,8 +43,8 @@ Result<std::vector<float>> read_vector(const MatrixView& m, const std::string& n
 
 Result<PackedMatrix> LayerLoader::pack(const std::vector<const MatrixView*>& sections,
                                        const std::string& name) const {
-  const auto format_of = [&](const MatrixView& m) { return pack_format(m.format, wanted_(m)); };
-  const Pack format = format_of(*sections[0]);
+  const auto format_of = [&](const MatrixView& m) { return packed_format(m.format, wanted_(m)); };
+  const Format format = format_of(*sections[0]);
   for (const MatrixView* m : sections) {
     if (format_of(*m) != format)
       return invalid("{}: tensors of one projection differ in type; use --dense to convert them", name);
@@ -53,7 +53,7 @@ Result<PackedMatrix> LayerLoader::pack(const std::vector<const MatrixView*>& sec
 }
 
 // Expert by expert; the panels of the sections alternate (gate, up, gate, up, ...).
-Result<PackedMatrix> LayerLoader::pack_experts(const std::vector<const ExpertsView*>& sections, Pack format,
+Result<PackedMatrix> LayerLoader::pack_experts(const std::vector<const ExpertsView*>& sections, Format format,
                                                const std::string& name) const {
   std::vector<MatrixView> matrices;
   for (int64_t e = 0; e < sections[0]->count; ++e) {
@@ -102,14 +102,14 @@ Status LayerLoader::load_matrices(const LayerWeights& w, const std::string& name
   ASSIGN_OR_RETURN(layer.o, pack({&w.o}, named("o")));
   const bool dense = layer.shape.experts == 0;
   const auto format_of = [&](const ExpertsView& m) {
-    return pack_format(m.first.format, dense ? wanted_(m.first) : std::nullopt);
+    return packed_format(m.first.format, dense ? wanted_(m.first) : std::nullopt);
   };
   const std::string gate_up = named(dense ? "gate and up" : "gate_up experts");
   if (dense && format_of(w.gate) != format_of(w.up))
     return invalid("{}: tensors of one projection differ in type; use --dense to convert them", gate_up);
   if (!dense) {
     // Routing is a discrete choice: its logits are computed in F32 whatever the dense format.
-    ASSIGN_OR_RETURN(layer.router, pack_panels(Pack::kF32, w.router.cols, stack({&w.router}), named("router"),
+    ASSIGN_OR_RETURN(layer.router, pack_panels(Format::kF32, w.router.cols, stack({&w.router}), named("router"),
                                                kernels_, pool_));
   }
   ASSIGN_OR_RETURN(layer.gate_up, pack_experts({&w.gate, &w.up}, format_of(w.gate), gate_up));
@@ -123,8 +123,8 @@ Result<PackedLowRank> LayerLoader::pack(const LowRank& low, const std::string& n
   if (low.empty()) return packed;
   packed.rank = low.down.rows;
   ASSIGN_OR_RETURN(packed.down,
-                   pack_panels(Pack::kF32, low.down.cols, stack({&low.down}), name, kernels_, pool_));
-  ASSIGN_OR_RETURN(packed.up, pack_panels(Pack::kF32, low.up.cols, stack({&low.up}), name, kernels_, pool_));
+                   pack_panels(Format::kF32, low.down.cols, stack({&low.down}), name, kernels_, pool_));
+  ASSIGN_OR_RETURN(packed.up, pack_panels(Format::kF32, low.up.cols, stack({&low.up}), name, kernels_, pool_));
   return packed;
 }
 
@@ -133,12 +133,12 @@ Result<PackedLowRank> LayerLoader::pack(const LowRankExperts& low, bool gate_up,
   PackedLowRank packed;
   if (low.empty()) return packed;
   packed.rank = low.down.first.rows;
-  ASSIGN_OR_RETURN(packed.down, pack_experts({&low.down}, Pack::kF32, name));
+  ASSIGN_OR_RETURN(packed.down, pack_experts({&low.down}, Format::kF32, name));
   ExpertsView gate = low.up, up = low.up;
   gate.first = slice_rows(low.up.first, 0, low.up.first.rows / 2, 2);
   up.first = slice_rows(low.up.first, 1, low.up.first.rows / 2, 2);
   const std::vector<const ExpertsView*> apart = {&gate, &up}, whole = {&low.up};
-  ASSIGN_OR_RETURN(packed.up, pack_experts(gate_up ? apart : whole, Pack::kF32, name));
+  ASSIGN_OR_RETURN(packed.up, pack_experts(gate_up ? apart : whole, Format::kF32, name));
   return packed;
 }
 

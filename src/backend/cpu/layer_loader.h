@@ -32,7 +32,7 @@ class LayerLoader {
               const std::string& name, Layer& layer) const;
 
  private:
-  Result<PackedMatrix> pack_experts(const std::vector<const ExpertsView*>& sections, Pack format,
+  Result<PackedMatrix> pack_experts(const std::vector<const ExpertsView*>& sections, Format format,
                                     const std::string& name) const;
   Status load_vectors(const LayerWeights& w, const std::string& name, Layer& layer) const;
   Status load_matrices(const LayerWeights& w, const std::string& name, Layer& layer) const;

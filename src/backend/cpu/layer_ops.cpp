@@ -39,8 +39,8 @@ void LayerOps::turn(const RopeTable& rope, int head_dim, std::span<const LayerRo
 // What is rounded to an MX format meets its weights as F32, which hold it exactly.
 void LayerOps::convert(ActRows& act, const PackedMatrix& m, Operand operand, const float* x, int64_t stride,
                        int rows, std::span<const int32_t> slots) {
-  const Rounding rounding = rounding_of(moe_path_, operand, mx_format(m.pack));
-  const Act format = rounding.rounds() ? Act::kF32 : act_format(m.pack, kernels_);
+  const Rounding rounding = rounding_of(moe_path_, operand, m.format);
+  const Act format = rounding.rounds() ? Act::kF32 : act_format(m.format, kernels_);
   act.assign(kernels_, pool_, format, x, stride, rows, m.cols, rounding, slots);
 }
 

@@ -20,7 +20,7 @@ namespace moesaic::cpu {
 // section's pairs, so that all nodes' memory is read whichever experts a step reaches, and a node's shares
 // lie in memory together, since pages of 2 MB hold many pairs.
 struct PackedMatrix {
-  Pack pack = Pack::kF32;
+  Format format = Format::kF32;
   int64_t cols = 0;
   int64_t panels = 0;
   int64_t data_stride = 0, scale_stride = 0;  // bytes per pair of panels
@@ -43,11 +43,9 @@ struct PackedMatrix {
 inline int64_t panels_of(int64_t rows) { return (rows + kPanel - 1) / kPanel; }
 inline int64_t padded(int64_t rows) { return panels_of(rows) * kPanel; }
 
-// The packed format of a matrix stored as `format`, which of the MX formats that is (else F32), and the
-// activations that it meets.
-Pack pack_format(Format format, std::optional<Format> wanted);
-Format mx_format(Pack pack);
-Act act_format(Pack pack, const Kernels& kernels);
+// The packed format of a matrix stored as `format`, and the activations that it meets.
+Format packed_format(Format format, std::optional<Format> wanted);
+Act act_format(Format packed, const Kernels& kernels);
 
 // Which source row feeds each panel row: panel p holds rows [first, first + 16) of *source, less where it
 // ends.
@@ -59,7 +57,7 @@ struct PanelSource {
 // Packs one panel per entry of sources, on the threads that will read them, so that memory is first touched
 // on their node. sections: of equal size, in whole pairs if there are several. name is for errors: a NaN
 // scale or a weight that is not finite.
-Result<PackedMatrix> pack_panels(Pack pack, int64_t cols, std::vector<PanelSource> sources,
+Result<PackedMatrix> pack_panels(Format format, int64_t cols, std::vector<PanelSource> sources,
                                  const std::string& name, const Kernels& kernels, ThreadPool& pool,
                                  int64_t sections = 1);
 

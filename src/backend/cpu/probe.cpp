@@ -61,7 +61,7 @@ DecodeProbe::DecodeProbe(const Kernels& kernels, ThreadPool& pool, std::vector<W
   };
   assign(gate_up_act_, format, layers_[0].gate_up->cols);
   assign(down_act_, format, layers_[0].down->cols);
-  assign(head_act_, act_format(head_.pack, kernels_), head_.cols);
+  assign(head_act_, act_format(head_.format, kernels_), head_.cols);
 }
 
 int64_t DecodeProbe::head_pairs(double bytes) const {
@@ -124,10 +124,10 @@ double DecodeProbe::expand_bytes(ProbedPart part) const {
 
 bool DecodeProbe::expands(ProbedPart part) const {
   const bool dense = part == ProbedPart::kDense;
-  const Pack pack = dense ? head_.pack : layers_[0].down->pack;
+  const Format pack = dense ? head_.format : layers_[0].down->format;
   const Act act = (dense ? head_act_ : down_act_).view().format;
   if (act == Act::kBlockFloat) return true;
-  return act == Act::kInt8 && (pack == Pack::kMxfp4 || (pack == Pack::kInt8 && kernels_.expands_int8));
+  return act == Act::kInt8 && (pack == Format::kMxfp4 || (pack == Format::kQ8_0 && kernels_.expands_int8));
 }
 
 namespace {

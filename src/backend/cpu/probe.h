@@ -30,7 +30,9 @@ class DecodeProbe {
   double pass_bytes(ProbedPart part = ProbedPart::kExperts) const;  // weights and scales that a pass reads
   double expand_bytes(ProbedPart part) const;                       // of a pass of several tokens
   double all_bytes() const { return pass_bytes() * static_cast<double>(passes()); }
-  TunedWeights weights() const { return {layers_[0].gate_up->pack, head_.pack, layers_[0].gate_up->cols}; }
+  TunedWeights weights() const {
+    return {layers_[0].gate_up->format, head_.format, layers_[0].gate_up->cols};
+  }
 
  private:
   int64_t passes() const { return std::ssize(layers_) * (experts_ / top_k_); }

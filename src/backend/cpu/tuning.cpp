@@ -255,8 +255,8 @@ std::string cpu_identity() {
 std::string tuning_cache_key(std::string_view cpu, const Kernels& kernels, int threads,
                              const TunedWeights& weights) {
   return fmt::format("moesaic cpu tuning {}\n{}kernels {}\nthreads {}\nweights {} {} {}\n", kVersion, cpu,
-                     kernels.name, threads, static_cast<int>(weights.experts),
-                     static_cast<int>(weights.dense), weights.cols);
+                     kernels.name, threads, format_name(weights.experts), format_name(weights.dense),
+                     weights.cols);
 }
 
 std::string encode(const ChosenTuning& c) {

@@ -92,7 +92,7 @@ int expand_from(const Samples& again, const Samples& once, int standard);
 
 // What a measurement holds for: CPU, microcode, kernels, threads, weights.
 struct TunedWeights {
-  Pack experts, dense;
+  Format experts, dense;
   int64_t cols;
 };
 std::string tuning_cache_key(std::string_view cpu, const Kernels& kernels, int threads,

@@ -141,12 +141,12 @@ TEST(CpuTuningKey, IsOfModelMicrocodeKernelsThreadsAndWeights) {
             "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel name\t: AMD EPYC\nmicrocode\t: 0xa101154\n");
   EXPECT_EQ(cpu_identity(""), "");
   const Kernels &kernels = *available_kernels().front(), &scalar = *available_kernels().back();
-  const TunedWeights weights{Pack::kMxfp4, Pack::kInt8, 2880};
+  const TunedWeights weights{Format::kMxfp4, Format::kQ8_0, 2880};
   const std::string key = tuning_cache_key(cpu, kernels, 2, weights);
   EXPECT_NE(key, tuning_cache_key(cpu, kernels, 3, weights));
-  EXPECT_NE(key, tuning_cache_key(cpu, kernels, 2, {Pack::kInt8, Pack::kInt8, 2880}));
-  EXPECT_NE(key, tuning_cache_key(cpu, kernels, 2, {Pack::kMxfp4, Pack::kBF16, 2880}));
-  EXPECT_NE(key, tuning_cache_key(cpu, kernels, 2, {Pack::kMxfp4, Pack::kInt8, 96}));
+  EXPECT_NE(key, tuning_cache_key(cpu, kernels, 2, {Format::kQ8_0, Format::kQ8_0, 2880}));
+  EXPECT_NE(key, tuning_cache_key(cpu, kernels, 2, {Format::kMxfp4, Format::kBF16, 2880}));
+  EXPECT_NE(key, tuning_cache_key(cpu, kernels, 2, {Format::kMxfp4, Format::kQ8_0, 96}));
   EXPECT_NE(key, tuning_cache_key(cpu_identity("microcode\t: 0x1\n"), kernels, 2, weights));
   EXPECT_EQ(key == tuning_cache_key(cpu, scalar, 2, weights), &kernels == &scalar);
 }
@@ -211,11 +211,11 @@ class CpuTuningProbe : public testing::Test {
     const MatrixView view =
         dense_view(Format::kMxfp4, kRows, kCols, reinterpret_cast<std::byte*>(bytes_.data()),
                    reinterpret_cast<std::byte*>(scales_.data()));
-    return pack_panels(Pack::kMxfp4, kCols, stack({&view}), "test", kernels_, pool_).value();
+    return pack_panels(Format::kMxfp4, kCols, stack({&view}), "test", kernels_, pool_).value();
   }
   DecodeProbe probe() {
     return {kernels_, pool_,    workspaces_, {{&gate_up_, &down_}},
-            head_,    kExperts, 2,           act_format(Pack::kMxfp4, kernels_)};
+            head_,    kExperts, 2,           act_format(Format::kMxfp4, kernels_)};
   }
 
   static constexpr int kExperts = 4, kRows = kExperts * 64, kCols = 96;

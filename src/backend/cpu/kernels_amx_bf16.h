@@ -63,7 +63,7 @@ struct alignas(64) WidenTable {
   uint8_t of[64] = {};
   constexpr WidenTable() {
     for (int code = 0; code < 16; ++code) {
-      const int value = kE2m1Table[code] - kE2m1Offset, doubled = value < 0 ? -value : value;
+      const int value = kE2m1Table.value[code] - kE2m1Offset, doubled = value < 0 ? -value : value;
       if (doubled == 0) continue;
       int exponent = 127 + 60 - 1, top = 1;
       while (2 * top <= doubled) top *= 2, ++exponent;

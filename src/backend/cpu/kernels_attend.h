@@ -12,16 +12,7 @@ namespace {
 // integers. K page: [head_dim / 4][32 keys][4] int8 + offset; V page: [16][head_dim][2] int16, keys i and
 // i + 16 in one word.
 //
-// Heads and groups of 16 keys or dimensions whose accumulators stay in registers together: 16 of AVX-512's
-// and NEON's 32, 8 of AVX2's 16.
 static_assert(kPageTokens == 32);
-#if MOESAIC_AVX512
-constexpr int kScoreHeads = 8, kScoreHalves = 2, kValueHeads = 4, kValueGroups = 4;
-#elif MOESAIC_AVX2
-constexpr int kScoreHeads = 2, kScoreHalves = 2, kValueHeads = 2, kValueGroups = 2;
-#else
-constexpr int kScoreHeads = 4, kScoreHalves = 1, kValueHeads = 4, kValueGroups = 1;
-#endif
 
 // run<n>(first) for H heads in runs of at most kMax.
 template <int kMax, int H, int kFirst = 0, typename Run>

@@ -12,35 +12,6 @@ namespace {
 
 constexpr int kExpandedBlock = 512;                   // bytes of 16 rows x 32 weights
 constexpr int kExpandedStride = kExpandedBlock + 64;  // and their scales' exponents
-#if MOESAIC_AVX512
-constexpr int kIntTokens = 6, kFloatTokens = 6;  // 2 x 6 int and 2 x 6 float accumulators of 32 registers
-constexpr int kBf16Tokens = kFloatTokens;
-#elif MOESAIC_AVX2
-// See BlockDots; 2 x 2 float accumulators of 2 registers. Four tokens of BF16 spill some, but two wait for
-// sums: 49 instead of 26 thousand million products a second on a Zen 4 core.
-constexpr int kIntTokens = 4, kFloatTokens = 2, kBf16Tokens = 4;
-#elif MOESAIC_DOTPROD
-constexpr int kIntTokens = 4, kFloatTokens = 2;  // see BlockDots; 2 x 2 float accumulators of 4 registers
-#if MOESAIC_BFDOT
-constexpr int kBf16Tokens = 3;                   // 24 registers of sums, 4 of weights and 3 of activations
-#else
-constexpr int kBf16Tokens = kFloatTokens;
-#endif
-#else
-constexpr int kIntTokens = 2, kFloatTokens = 2, kBf16Tokens = kFloatTokens;
-#endif
-
-// From how many tokens on MXFP4 is expanded once instead of decoded with every tile, where it was not
-// measured (tuning.h). From a Zen 4 core with weights in L2 (thousand million products a second of 7, 12, 24,
-// 64 tokens: AVX-512 175, 202, 202, 201 decoded against 124, 158, 177, 190 expanded; AVX2 101 throughout
-// against 93, 100, 107, 113).
-#if MOESAIC_AVX512
-constexpr int kExpandTokens = 33;
-#elif MOESAIC_AVX2
-constexpr int kExpandTokens = 13;
-#else
-constexpr int kExpandTokens = kIntTokens + 1;
-#endif
 
 // Sources of weights for the integer tile. words(p, b, j): bytes 4j..4j+3 of block b of the panel's 16 rows,
 // or those that zip_words makes of two (kZipped); words j and j + kGroups come from the same bytes.

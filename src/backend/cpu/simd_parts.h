@@ -1,83 +1,18 @@
-// Sixteen lanes and their element-wise arithmetic, in the compiler's vector types: one AVX-512 register, two
-// AVX2 ones or four of 16 bytes. Everything has internal linkage: this header is compiled several times with
-// different machine flags, and no function may be shared between those.
+// Sixteen lanes in kParts registers, two of AVX2 or four of 16 bytes: what the files of those instruction
+// sets have in common. They define MOESAIC_PARTS before they include this one, and the functions of a part
+// (x_part) behind.
+//
+// The compiler's own vectors of 64 bytes are no option here: GCC 12 takes them apart word by word through
+// general registers (3.5 times the instructions of a tile on Arm).
 #pragma once
 
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#elif defined(__ARM_NEON)
-#include <arm_neon.h>
-#define MOESAIC_NEON 1
-#endif
-
-// One macro per property. MOESAIC_AVX512 and MOESAIC_AVX2: lanes of 512 or of 256 bits on x86; MOESAIC_VNNI:
-// VPDPBUSD and VPDPWSSD in that width; MOESAIC_BF16: VDPBF16PS. MOESAIC_DOTPROD, _I8MM and _BFDOT: SDOT,
-// SMMLA and BFDOT of Arm.
-#if defined(__AVX512BW__) && defined(__AVX512DQ__)
-#define MOESAIC_AVX512 1
-#if defined(__AVX512VNNI__)
-#define MOESAIC_VNNI 1
-#endif
-#if defined(__AVX512BF16__)
-#define MOESAIC_BF16 1
-#endif
-#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#define MOESAIC_AVX2 1
-#if defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))
-#define MOESAIC_VNNI 1
-#endif
-#elif defined(__ARM_NEON) && defined(__ARM_FEATURE_DOTPROD)
-#define MOESAIC_DOTPROD 1
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-#define MOESAIC_I8MM 1
-#endif
-#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-#define MOESAIC_BFDOT 1
-#endif
-#endif
-
-#define MOESAIC_INLINE inline __attribute__((always_inline))
 
 namespace moesaic::cpu {
 namespace {
 
-#if MOESAIC_AVX512
-
-using F16 = float __attribute__((vector_size(64)));
-using I16 = int32_t __attribute__((vector_size(64)));
-using Bytes = uint8_t __attribute__((vector_size(64)));
-using Shorts = int16_t __attribute__((vector_size(64)));
-
-template <typename V, typename T>
-inline V load(const T* p) {
-  V v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-template <typename V, typename T>
-inline void store(T* p, const V& v) {
-  std::memcpy(p, &v, sizeof v);
-}
-inline F16 splat(float x) { return x - F16{}; }  // 0 + x would be an addition: it turns -0 into 0
-inline I16 splat(int32_t x) { return I16{} + x; }
-inline F16 to_float(I16 x) { return __builtin_convertvector(x, F16); }
-inline F16 as_float(I16 x) { return reinterpret_cast<F16>(x); }
-inline I16 as_int(F16 x) { return reinterpret_cast<I16>(x); }
-inline F16 select(I16 mask, F16 a, F16 b) { return mask ? a : b; }
-
-#else
-
-// The compiler's own vectors of 64 bytes are no option here: GCC 12 takes them apart word by word through
-// general registers (3.5 times the instructions of a tile on Arm).
-#if MOESAIC_AVX2
-constexpr int kParts = 2;
-#else
-constexpr int kParts = 4;
-#endif
+constexpr int kParts = MOESAIC_PARTS;
 
 template <typename E>
 struct Lanes {
@@ -187,6 +122,83 @@ MOESAIC_INLINE I16 as_int(const F16& x) {
   return each<int32_t>([](auto part) { return reinterpret_cast<I16::Part>(part); }, x);
 }
 
+inline int32_t reduce_add(I16 x) {
+  int32_t a[16], sum = 0;
+  store(a, x);
+  for (const int32_t v : a) sum += v;
+  return sum;
+}
+inline I16 splat_word(const void* p) {
+  int32_t word;
+  std::memcpy(&word, p, sizeof word);
+  return splat(word);
+}
+inline float max_by_halves(F16 x) {
+  float a[16];
+  store(a, x);
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) a[i] = a[i] > a[i + width] ? a[i] : a[i + width];
+  }
+  return a[0];
+}
+// Lanes in the range of the narrower integers, stored as those.
+template <typename Int>
+MOESAIC_INLINE void store_narrow(Int* p, const I16& x) {
+  constexpr int kLanes = 16 / kParts;
+  typedef Int Narrow __attribute__((vector_size(kLanes * sizeof(Int))));
+  for (int i = 0; i < kParts; ++i) {
+    const Narrow part = __builtin_convertvector(x.part[i], Narrow);
+    std::memcpy(p + i * kLanes, &part, sizeof part);
+  }
+}
+
+#if defined(__x86_64__)
+constexpr bool kPinned = true;  // GCC 12 reorders the products of a block until they spill
+template <typename E>
+MOESAIC_INLINE void pin(Lanes<E>& x) {
+  for (int i = 0; i < kParts; ++i) __asm__ volatile("" : "+x"(x.part[i]));
+}
+#else
+constexpr bool kPinned = false;
+template <typename V>
+MOESAIC_INLINE void pin(V&) {}
+#endif
+
+MOESAIC_INLINE F16::Part fma_part(F16::Part a, F16::Part b, F16::Part c);
+MOESAIC_INLINE bool any_part(I16::Part mask);
+MOESAIC_INLINE Bytes::Part e2m1_part(Bytes::Part codes);
+MOESAIC_INLINE I16::Part dot4_part(I16::Part acc, Bytes::Part w, I16::Part x);
+
+// a * b + c with one rounding.
+inline F16 fma(F16 a, F16 b, F16 c) {
+  return each<float>([](auto x, auto y, auto z) { return fma_part(x, y, z); }, a, b, c);
+}
+inline bool any_greater(F16 a, F16 b) {
+  const I16 greater = a > b;
+  I16::Part any = greater.part[0];
+  for (int i = 1; i < kParts; ++i) any |= greater.part[i];
+  return any_part(any);
+}
+MOESAIC_INLINE Bytes e2m1_weights(const Bytes& codes) {
+  return each<uint8_t>([](auto part) { return e2m1_part(part); }, codes);
+}
+MOESAIC_INLINE Bytes low_nibbles(const Bytes& b) {
+  return each<uint8_t>([](auto part) { return part & uint8_t{15}; }, b);
+}
+MOESAIC_INLINE Bytes high_nibbles(const Bytes& b) {
+  return each<uint8_t>([](auto part) { return part >> uint8_t{4}; }, b);
+}
+MOESAIC_INLINE I16 dot4(const I16& acc, const Bytes& w, const I16& x) {
+  return each<int32_t>([](auto a, auto b, auto c) { return dot4_part(a, b, c); }, acc, w, x);
+}
+#if !MOESAIC_NEON
+using ShortPair = I16;
+MOESAIC_INLINE I16::Part dot2_part(I16::Part acc, Shorts::Part a, I16::Part b);
+MOESAIC_INLINE ShortPair splat_pair(const int16_t* p) { return splat_word(p); }
+MOESAIC_INLINE Shorts load_pairs(const int16_t* p) { return load<Shorts>(p); }
+MOESAIC_INLINE I16 dot2(const I16& acc, const Shorts& a, const ShortPair& b) {
+  return each<int32_t>([](auto x, auto y, auto z) { return dot2_part(x, y, z); }, acc, a, b);
+}
 #endif
 
 }  // namespace

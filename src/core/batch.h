@@ -32,6 +32,8 @@ struct Sequence {
 };
 
 inline constexpr int kMostLogprobs = 100;
+// So many temperatures below the top a token has no chance in a double's precision.
+inline constexpr double kNoChance = -60;
 
 // A backend that can sample (Backend::can_sample) takes a token from a row of logits in this way. The tokens
 // stand in order of likelihood, the lower id of equals first. The first top_k are kept, then the fewest of
@@ -41,7 +43,7 @@ inline constexpr int kMostLogprobs = 100;
 struct DeviceSampling {
   double temperature = 0;  // 0: the likeliest token
   double top_p = 1;
-  double least = -60;
+  double least = kNoChance;
   double uniform = 0;  // in [0, 1)
   int32_t top_k = 0;   // 0: all
   // -1: none; n: the log-probabilities of the token and of the n likeliest, before temperature and filters.

@@ -15,7 +15,6 @@ using Floats = float __attribute__((vector_size(16)));
 using Bits = uint32_t __attribute__((vector_size(16)));
 constexpr size_t kLanes = 4, kBlock = 1024;
 constexpr float kNever = -std::numeric_limits<float>::infinity(), kMost = std::numeric_limits<float>::max();
-constexpr double kFar = -60;  // temperatures below the top, where nothing counts in a double's precision
 
 bool likelier(const Candidate& a, const Candidate& b) {
   return a.first > b.first || (a.first == b.first && a.second < b.second);
@@ -222,7 +221,7 @@ int32_t choose_token(std::span<const float> logits, std::span<const int32_t> ids
   if (s.top_k == 0 && s.top_p == 1 && ids.empty())
     return choose_by_id(logits, Weigh{top, s.temperature, s.least}, s.uniform);
 
-  const Weigh weigh{top, s.temperature, kFar};
+  const Weigh weigh{top, s.temperature, kNoChance};
   std::vector<Weighted> kept;
   const auto keep = [&](const Candidate& c) { kept.push_back({c, std::exp(weigh.below(c.first))}); };
   double total = 0;

@@ -24,8 +24,6 @@ double uniform(uint64_t seed, uint64_t step) {
   return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
 }
 
-// 60 temperatures below the top a token has no chance in a double's precision.
-constexpr double kNoChance = -60.0;
 double least_of(const SamplingParams& p) {
   return p.min_p > 0 ? std::max(std::log(p.min_p), kNoChance) : kNoChance;
 }

@@ -7,37 +7,61 @@
 #include "base/error.h"
 
 namespace moesaic::cuda {
-const char* kind_name(Kind kind) {
-  constexpr const char* kNames[] = {"bf16", "f16", "q8_0", "mxfp8", "mxfp4", "mxfp4", "mxfp8"};
-  return kNames[static_cast<int>(kind)];
+namespace {
+
+// Kinds of a stored format: of weight tiles, and where products are block-scaled. F32 is rounded.
+struct FormatKinds {
+  Format format;
+  Kind kind, block_scaled;
+};
+constexpr FormatKinds kFormatKinds[] = {
+    {Format::kF32, Kind::kBF16, Kind::kBF16},          {Format::kF16, Kind::kF16, Kind::kF16},
+    {Format::kBF16, Kind::kBF16, Kind::kBF16},         {Format::kQ8_0, Kind::kQ8_0, Kind::kQ8_0},
+    {Format::kMxfp4, Kind::kMxfp4, Kind::kMxfp4Quads}, {Format::kMxfp4Gguf, Kind::kMxfp4, Kind::kMxfp4Quads},
+    {Format::kMxfp8, Kind::kMxfp8, Kind::kMxfp8Quads},
+};
+static_assert(in_order(kFormatKinds), "one row for each format");
+
+// A weight tile's block of 32 columns: bytes of its data and of its scales (of quads layout/quad_layout.h).
+struct KindTraits {
+  Kind kind;
+  Format format;
+  int bytes, scale_bytes;
+};
+constexpr KindTraits kKinds[] = {
+    {Kind::kBF16, Format::kBF16, 2048, 0},     {Kind::kF16, Format::kF16, 2048, 0},
+    {Kind::kQ8_0, Format::kQ8_0, 1024, 64},    {Kind::kMxfp8, Format::kMxfp8, 1024, 32},
+    {Kind::kMxfp4, Format::kMxfp4, 512, 32},   {Kind::kMxfp4Quads, Format::kMxfp4, 0, 0},
+    {Kind::kMxfp8Quads, Format::kMxfp8, 0, 0},
+};
+constexpr bool in_order(std::span<const KindTraits> rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].kind != Kind{static_cast<uint8_t>(i)}) return false;
+  }
+  return rows.size() == static_cast<size_t>(Kind::kCount);
 }
+static_assert(in_order(std::span<const KindTraits>(kKinds)), "one row for each kind");
+const KindTraits& traits_of(Kind kind) { return kKinds[static_cast<size_t>(kind)]; }
+
+}  // namespace
+
+std::string_view kind_name(Kind kind) { return format_name(traits_of(kind).format); }
+
+bool in_weight_tiles(Kind kind) { return traits_of(kind).bytes > 0; }
+bool in_wide_tiles(Kind kind) { return traits_of(kind).bytes >= kWeightTileRows * kBlock; }
 
 int64_t Matrix::weight_tile_bytes() const {
   using sm120::Element;
   if (in_quads(kind))
     return sm120::weight_tile_bytes(kind == Kind::kMxfp4Quads ? Element::kE2M1 : Element::kE4M3,
                                     static_cast<int>(cols / kBlock));
-  constexpr int64_t kBytes[] = {2048, 2048, 1024, 1024, 512};
-  return cols / kBlock * kBytes[static_cast<int>(kind)];
+  return cols / kBlock * traits_of(kind).bytes;
 }
-int64_t Matrix::weight_tile_scale_bytes() const {
-  constexpr int64_t kBytes[] = {0, 0, 64, 32, 32, 0, 0};
-  return cols / kBlock * kBytes[static_cast<int>(kind)];
-}
-
-namespace {
-
-// By Format. F32 is rounded.
-constexpr Kind kKinds[] = {Kind::kBF16,  Kind::kF16,   Kind::kBF16, Kind::kQ8_0,
-                           Kind::kMxfp4, Kind::kMxfp4, Kind::kMxfp8};
-
-}  // namespace
+int64_t Matrix::weight_tile_scale_bytes() const { return cols / kBlock * traits_of(kind).scale_bytes; }
 
 Kind kind_of(Format format, std::optional<Format> wanted, bool block_scaled) {
-  const Kind kind = kKinds[static_cast<size_t>(made_of(format, wanted))];
-  if (!block_scaled) return kind;
-  if (kind == Kind::kMxfp4) return Kind::kMxfp4Quads;
-  return kind == Kind::kMxfp8 ? Kind::kMxfp8Quads : kind;
+  const FormatKinds& kinds = kFormatKinds[static_cast<size_t>(made_of(format, wanted))];
+  return block_scaled ? kinds.block_scaled : kinds.kind;
 }
 
 Status no_kernel(const char* op, const Matrix& w, int tokens) {

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "backend/backend.h"
 #include "backend/cuda/layout/weight_tile.h"
@@ -32,11 +33,14 @@ enum class Kind : uint8_t {
   kMxfp8,
   kMxfp4,
   kMxfp4Quads,  // in the order of layout/quad_layout.h, scales among the data
-  kMxfp8Quads
+  kMxfp8Quads,
+  kCount
 };
-const char* kind_name(Kind kind);
+std::string_view kind_name(Kind kind);
+bool in_weight_tiles(Kind kind);
+bool in_wide_tiles(Kind kind);  // weight tiles of eight bits or more
+inline bool in_quads(Kind kind) { return !in_weight_tiles(kind); }
 // Activations that meet a kind: BF16, else F16.
-inline bool in_quads(Kind kind) { return kind == Kind::kMxfp4Quads || kind == Kind::kMxfp8Quads; }
 inline bool takes_bf16(Kind kind) { return kind == Kind::kBF16 || in_quads(kind); }
 
 // What normed rows of so many values are multiplied by in F16: at most sqrt(width) * largest_weight becomes

@@ -14,17 +14,13 @@ namespace {
 
 constexpr int kHopper = 9;
 
-constexpr Kind kEightOrMoreBits[] = {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8};
-constexpr Kind kWeightTileKinds[] = {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8, Kind::kMxfp4};
-constexpr Kind kQuads[] = {Kind::kMxfp4Quads, Kind::kMxfp8Quads};
-
 constexpr LinearConfig dense_decode(std::string_view name, int least, int most, int normed) {
   return {.name = name,
           .kernel = LinearKernel::kDenseDecode,
           .tile = most,
           .least_tokens = least,
           .most_tokens = most,
-          .kinds = kEightOrMoreBits,
+          .takes = in_wide_tiles,
           .major = kHopper,
           .invariant = false,
           .most_normed_tokens = normed,
@@ -36,14 +32,14 @@ constexpr LinearConfig mma(std::string_view name, int tile, int most) {
           .kernel = LinearKernel::kMma,
           .tile = tile,
           .most_tokens = most,
-          .kinds = kWeightTileKinds};
+          .takes = in_weight_tiles};
 }
 constexpr LinearConfig block_scaled(std::string_view name, sm120::Tile tile, int most) {
   return {.name = name,
           .kernel = LinearKernel::kBlockScaled,
           .tile = sm120::tile_tokens(tile),
           .most_tokens = most,
-          .kinds = kQuads,
+          .takes = in_quads,
           .most_normed_tokens = 1 << 30,
           .most_normed_cols = 1 << 30,
           .adds_deferred = true};
@@ -63,7 +59,7 @@ constexpr LinearConfig kLinearConfigs[] = {
     {.name = "wgmma",
      .kernel = LinearKernel::kWgmma,
      .least_tokens = 9,
-     .kinds = kEightOrMoreBits,
+     .takes = in_wide_tiles,
      .major = kHopper,
      .invariant = false,
      .cols_multiple = 64,
@@ -114,10 +110,10 @@ constexpr SampleConfig kSampleConfigs[] = {{"sample", kHopper, kMostSampledVocab
 bool within(int value, int most) { return most == 0 || value <= most; }
 
 bool takes(const LinearConfig& c, const LinearShape& s, const Target& target) {
-  return s.tokens >= c.least_tokens && within(s.tokens, c.most_tokens) &&
-         std::ranges::find(c.kinds, s.kind) != c.kinds.end() && (c.major == 0 || c.major == target.major) &&
-         (c.invariant || !target.batch_invariant) && s.cols % c.cols_multiple == 0 &&
-         s.cols >= c.least_cols && (c.fits == nullptr || c.fits(s.cols, s.tokens));
+  return s.tokens >= c.least_tokens && within(s.tokens, c.most_tokens) && c.takes(s.kind) &&
+         (c.major == 0 || c.major == target.major) && (c.invariant || !target.batch_invariant) &&
+         s.cols % c.cols_multiple == 0 && s.cols >= c.least_cols &&
+         (c.fits == nullptr || c.fits(s.cols, s.tokens));
 }
 bool fuses(const LinearConfig& c, const LinearShape& s) {
   return s.norm != InputNorm::kNone && (s.norm == InputNorm::kNorm || c.adds_deferred) &&

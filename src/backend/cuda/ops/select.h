@@ -51,7 +51,7 @@ struct LinearConfig {
   int tile = 0;  // tokens of a CTA; 0: wgmma's is chosen with the grid
   int least_tokens = 1;
   int most_tokens = 0;  // 0: any number
-  std::span<const Kind> kinds;
+  bool (*takes)(Kind kind) = nullptr;
   int major = 0;          // of the compute capability; 0: any
   bool invariant = true;  // may serve a batch-invariant target
   int cols_multiple = kBlock;

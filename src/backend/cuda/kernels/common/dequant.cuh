@@ -141,4 +141,23 @@ struct Q8Source : ByteSource {
   }
 };
 
+// run.operator()<Source>() for the weight tiles of a kind, otherwise() for other kinds.
+template <class Run, class Otherwise>
+auto with_source(Kind kind, const Run& run, const Otherwise& otherwise) {
+  switch (kind) {
+    case Kind::kBF16:
+      return run.template operator()<Bf16Source>();
+    case Kind::kF16:
+      return run.template operator()<F16Source>();
+    case Kind::kQ8_0:
+      return run.template operator()<Q8Source>();
+    case Kind::kMxfp8:
+      return run.template operator()<Mxfp8Source>();
+    case Kind::kMxfp4:
+      return run.template operator()<Mxfp4Source>();
+    default:
+      return otherwise();
+  }
+}
+
 }  // namespace moesaic::cuda

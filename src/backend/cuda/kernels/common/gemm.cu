@@ -56,20 +56,9 @@ Status run_tile(const Matrix& w, const Activations& x, const Epilogue& epilogue,
 
 template <class Epilogue>
 Status run_kind(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
-  switch (w.kind) {
-    case Kind::kBF16:
-      return run_tile<Bf16Source>(w, x, epilogue, stream);
-    case Kind::kF16:
-      return run_tile<F16Source>(w, x, epilogue, stream);
-    case Kind::kQ8_0:
-      return run_tile<Q8Source>(w, x, epilogue, stream);
-    case Kind::kMxfp8:
-      return run_tile<Mxfp8Source>(w, x, epilogue, stream);
-    case Kind::kMxfp4:
-      return run_tile<Mxfp4Source>(w, x, epilogue, stream);
-    default:
-      return no_kernel("gemm", w, x.tokens);  // in quads: kernels/sm120/gemm.h's
-  }
+  return with_source(
+      w.kind, [&]<class Source>() { return run_tile<Source>(w, x, epilogue, stream); },
+      [&] { return no_kernel("gemm", w, x.tokens); });  // in quads: kernels/sm120/gemm.h's
 }
 
 }  // namespace

@@ -372,19 +372,14 @@ Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilog
 template <class Epilogue>
 Status run_kind(const Matrix& w, const Activations& x, const Norm& norm, const Epilogue& out,
                 cudaStream_t stream) {
-  switch (w.kind) {
-    case Kind::kBF16:
-      return run<Bf16Source>(w, x, norm, out, stream);
-    case Kind::kF16:
-      return run<F16Source>(w, x, norm, out, stream);
-    case Kind::kQ8_0:
-      return run<Q8Source>(w, x, norm, out, stream);
-    case Kind::kMxfp8:
-      return run<Mxfp8Source>(w, x, norm, out, stream);
-    case Kind::kMxfp4:
-      break;
-  }
-  return no_kernel("dense_decode", w, x.tokens);
+  const auto none = [&] { return no_kernel("dense_decode", w, x.tokens); };
+  const auto of_source = [&]<class Source>() {
+    if constexpr (Source::kBlockBytes < kWeightTileRows * kBlock)
+      return none();
+    else
+      return run<Source>(w, x, norm, out, stream);
+  };
+  return with_source(w.kind, of_source, none);
 }
 
 template <class Epilogue>

@@ -81,7 +81,7 @@ Status dense(const Matrix& w, const ActivationTiles& x, float factor, const Epil
 // bytes, and the last wave of CTAs is rarely full.
 ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens) {
   constexpr int kTiles[] = {128, 112, 64, 32};
-  const int reading = w.kind == Kind::kQ8_0 || w.kind == Kind::kMxfp8 ? 31 : 60;
+  const int reading = w.weight_tile_bytes() == w.cols * kWeightTileRows ? 31 : 60;
   const auto time = [&](int tile) {
     const int tiles = (tokens + tile - 1) / tile * dense_params(w, {}, 1.0f).row_tiles;
     return (tiles + layout.sms - 1) / layout.sms * std::max(tile, reading);

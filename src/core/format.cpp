@@ -251,7 +251,7 @@ std::string dense_options(std::string_view between) {
 
 std::optional<Format> stored_format(std::string_view type) {
   for (const FormatInfo& f : kFormats) {
-    if (f.safetensors == type || (f.gguf >= 0 && f.name == type)) return f.format;
+    if ((!type.empty() && f.safetensors == type) || (f.gguf >= 0 && f.name == type)) return f.format;
   }
   return std::nullopt;
 }

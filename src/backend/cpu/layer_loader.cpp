@@ -109,8 +109,8 @@ Status LayerLoader::load_matrices(const LayerWeights& w, const std::string& name
     return invalid("{}: tensors of one projection differ in type; use --dense to convert them", gate_up);
   if (!dense) {
     // Routing is a discrete choice: its logits are computed in F32 whatever the dense format.
-    ASSIGN_OR_RETURN(layer.router, pack_panels(Format::kF32, w.router.cols, stack({&w.router}), named("router"),
-                                               kernels_, pool_));
+    ASSIGN_OR_RETURN(layer.router, pack_panels(Format::kF32, w.router.cols, stack({&w.router}),
+                                               named("router"), kernels_, pool_));
   }
   ASSIGN_OR_RETURN(layer.gate_up, pack_experts({&w.gate, &w.up}, format_of(w.gate), gate_up));
   ASSIGN_OR_RETURN(layer.down,
@@ -124,7 +124,8 @@ Result<PackedLowRank> LayerLoader::pack(const LowRank& low, const std::string& n
   packed.rank = low.down.rows;
   ASSIGN_OR_RETURN(packed.down,
                    pack_panels(Format::kF32, low.down.cols, stack({&low.down}), name, kernels_, pool_));
-  ASSIGN_OR_RETURN(packed.up, pack_panels(Format::kF32, low.up.cols, stack({&low.up}), name, kernels_, pool_));
+  ASSIGN_OR_RETURN(packed.up,
+                   pack_panels(Format::kF32, low.up.cols, stack({&low.up}), name, kernels_, pool_));
   return packed;
 }
 

@@ -20,7 +20,7 @@
 namespace moesaic {
 namespace {
 
-constexpr const char *kUnfinished = "new.part", *kLock = "lock", *kSecret = "secret";
+constexpr const char *kNewFile = "new.part", *kLock = "lock", *kSecret = "secret";
 
 Descriptor open_in(const Descriptor& folder, const char* name, int flags) {
   return Descriptor(openat(folder.get(), name, flags | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -115,7 +115,7 @@ Result<std::vector<PrivateFolder::File>> PrivateFolder::list(
   int strangers = 0;
   for (const dirent* entry = readdir(names); entry != nullptr; entry = readdir(names)) {
     const std::string name = entry->d_name;
-    if (name == "." || name == ".." || name == kLock || name == kSecret || name == kUnfinished) continue;
+    if (name == "." || name == ".." || name == kLock || name == kSecret || name == kNewFile) continue;
     struct stat info {};
     if (is_ours(name) && fstatat(dir_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && is_own(info)) {
       found.push_back({name, info.st_mtim.tv_sec, info.st_mtim.tv_nsec, static_cast<uint64_t>(info.st_size)});
@@ -133,15 +133,15 @@ Result<std::vector<PrivateFolder::File>> PrivateFolder::list(
 
 int PrivateFolder::write(const std::string& name, std::span<const std::byte> head,
                          std::span<const std::byte> body) const {
-  const Descriptor file = open_in(dir_, kUnfinished, O_WRONLY | O_CREAT | O_TRUNC);
+  const Descriptor file = open_in(dir_, kNewFile, O_WRONLY | O_CREAT | O_TRUNC);
   errno = 0;
   if (file.get() >= 0 &&
       move_all({io_of(head), io_of(body)}, [&](iovec* v, int n) { return writev(file.get(), v, n); }) &&
       futimens(file.get(), precise_now().data()) == 0 &&
-      renameat(dir_.get(), kUnfinished, dir_.get(), name.c_str()) == 0)
+      renameat(dir_.get(), kNewFile, dir_.get(), name.c_str()) == 0)
     return 0;
   const int why = errno != 0 ? errno : EIO;
-  unlinkat(dir_.get(), kUnfinished, 0);
+  unlinkat(dir_.get(), kNewFile, 0);
   return why;
 }
 

@@ -1,6 +1,6 @@
-// Sixteen lanes in kParts registers, two of AVX2 or four of 16 bytes: what the files of those instruction
-// sets have in common. They define MOESAIC_PARTS before they include this one, and the functions of a part
-// (x_part) behind.
+// Sixteen lanes in kParts registers, two of AVX2 or four of 16 bytes: the files of those instruction sets
+// have this in common. They define MOESAIC_PARTS before they include this one, and behind it the functions of
+// a part, whose names end in _part.
 //
 // The compiler's own vectors of 64 bytes are no option here: GCC 12 takes them apart word by word through
 // general registers (3.5 times the instructions of a tile on Arm).

@@ -15,7 +15,7 @@ namespace moesaic {
 namespace {
 
 // BF16 experts, transposed as Hugging Face stores them: [E, cols, rows].
-Piece hf_bf16_piece(std::string name, std::vector<ExpertsView> sections) {
+Piece hf_bf16_piece(const std::string& name, const std::vector<ExpertsView>& sections) {
   const MatrixView& m = sections[0].first;
   const int64_t rows = m.rows * std::ssize(sections), cols = m.cols, count = sections[0].count;
   const auto write = [sections, rows, cols, count, name](OutputFile& file) -> Status {

@@ -168,7 +168,7 @@ void Engine::tell_progress(std::span<const RequestRows> step) {
 }
 
 // The tokens of its rows are taken, so it is known which rows hold.
-void Engine::end_step(std::vector<RequestRows> step, bool begun) {
+void Engine::end_step(std::span<RequestRows> step, bool begun) {
   std::vector<ComputedRows> hold;
   for (auto& [request, prompt_read, rows, full_pages] : step) {
     rows.rows -= scheduler_->end_step(*request);
@@ -192,7 +192,7 @@ Status Engine::take_sampled() {
   RETURN_IF_ERROR(done);
   tell_progress(step.rows);
   take_rows(step.wanted, host_logits_, sampled_);
-  end_step(std::move(step.rows), step.begun.has_value());
+  end_step(step.rows, step.begun.has_value());
   double drafting = 0;
   if (step.begun) {
     ASSIGN_OR_RETURN(drafting, speculator_->take(*step.begun));
@@ -284,7 +284,7 @@ void Engine::take_logits(const ScheduledBatch& step) {
   std::vector<RequestRows> rows = rows_of(step);
   tell_progress(rows);
   take_rows(step.wanted, logits_, {});
-  end_step(std::move(rows), false);
+  end_step(rows, false);
 }
 
 // If its grammar's mask is not there yet the token is sampled later. Until then there is nothing to schedule,

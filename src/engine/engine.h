@@ -112,7 +112,7 @@ class Engine {
   };
   std::vector<RequestRows> rows_of(const ScheduledBatch& step) const;
   static void tell_progress(std::span<const RequestRows> step);
-  void end_step(std::vector<RequestRows> step, bool begun);
+  void end_step(std::span<RequestRows> step, bool begun);
   Status take_sampled();
   void take_token(Request& request, Result<SampledToken> sampled);
   void take_logits(const ScheduledBatch& step);

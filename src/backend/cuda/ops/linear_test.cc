@@ -25,7 +25,7 @@ TEST(Linear, KindsWithoutAKernelAreErrors) {
   const Activations x{.tokens = 3};
   for (const Kind kind : {Kind::kMxfp4Quads, Kind::kMxfp8Quads}) {
     const Matrix w = matrix(kind);
-    const char* format = kind == Kind::kMxfp4Quads ? "mxfp4 weights in quads" : "mxfp8 weights in quads";
+    const char* format = kind == Kind::kMxfp4Quads ? "MXFP4 weights in quads" : "MXFP8 weights in quads";
     expect_error(gemm(w, x, Store{}, nullptr), "gemm", format);
     expect_error(gemm(w, x, SwiGlu{}, nullptr), "gemm", format);
     expect_error(gemm(w, x, Qkv{}, nullptr), "gemm", format);
@@ -33,9 +33,9 @@ TEST(Linear, KindsWithoutAKernelAreErrors) {
     expect_error(sm90::wgmma_dense(w, {.tokens = 3, .tile = 32}, 1.0f, Store{}, nullptr), "gemm_wgmma",
                  format);
   }
-  expect_error(sm90::dense_decode(matrix(Kind::kMxfp4), x, Qkv{}, nullptr), "dense_decode", "mxfp4");
+  expect_error(sm90::dense_decode(matrix(Kind::kMxfp4), x, Qkv{}, nullptr), "dense_decode", "MXFP4");
   expect_error(sm90::wgmma_dense(matrix(Kind::kMxfp4), {.tokens = 3, .tile = 32}, 1.0f, Qkv{}, nullptr),
-               "gemm_wgmma", "mxfp4");
+               "gemm_wgmma", "MXFP4");
 }
 
 // The first product of experts is compiled for MXFP4 weights alone.

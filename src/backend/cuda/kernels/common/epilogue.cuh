@@ -18,6 +18,7 @@
 #include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/common/operands.h"
 #include "backend/cuda/layout/kv_page.h"
+#include "backend/cuda/layout/weight_tile.h"
 
 namespace moesaic::cuda {
 

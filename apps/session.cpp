@@ -201,7 +201,7 @@ Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal)
                       .on_prompt =
                           [&](const PromptProgress& progress) {
                             g.prompt = progress;
-                            if (progress.read < progress.tokens)
+                            if (progress.read > progress.cached && progress.read < progress.tokens)
                               reading.show(reading_text(progress, seconds(start, Clock::now())));
                           }};
   GenerationRequest request{

@@ -8,7 +8,6 @@ import signal
 import stat
 import sys
 import tempfile
-import time
 import unittest
 
 import small_model
@@ -234,9 +233,9 @@ class Answers(Chat):
         terminal.paste("x " * 15000)
         terminal.wait("paste 1")
         terminal.keys("Enter")
-        time.sleep(1)   # it reads, and shows nothing of that
+        terminal.wait(r"reading the prompt: \d+ of 30000 tokens, \d+ tok/s, \d+ s left")
         terminal.keys("C-c")
-        terminal.wait(r"\[stopped before the first token\]")
+        terminal.wait(r"\[stopped when \d+ of 30000 tokens of the prompt were read\]")
         self.assertNotIn("first token after", self.terminal.screen())
 
     def test_a_killed_program_gives_the_terminal_back(self):

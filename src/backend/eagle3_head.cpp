@@ -6,7 +6,7 @@
 
 namespace moesaic {
 
-Status Eagle3Head::load(const Eagle3Config& config, const Eagle3Weights& weights) {
+Status Eagle3DraftHead::load(const Eagle3Config& config, const Eagle3Weights& weights) {
   if (owner_.config.layers == 0) return invalid("draft head: load a model before it");
   if (owner_.cache_allocated()) return invalid("draft head: load it before the KV cache is allocated");
   RETURN_IF_ERROR(validate(config, owner_.config));
@@ -20,25 +20,25 @@ Status Eagle3Head::load(const Eagle3Config& config, const Eagle3Weights& weights
   return {};
 }
 
-void Eagle3Head::unload() {
+void Eagle3DraftHead::unload() {
   boundaries_.clear(), cached_ = false;
   drop();
 }
 
-Status Eagle3Head::alloc_kv() {
+Status Eagle3DraftHead::alloc_kv() {
   cached_ = false;
   RETURN_IF_ERROR(allocate_cache());
   cached_ = true;
   return {};
 }
 
-Status Eagle3Head::set_taps(const std::vector<int>& boundaries) {
+Status Eagle3DraftHead::set_taps(const std::vector<int>& boundaries) {
   ASSIGN_OR_RETURN(boundaries_, tap_boundaries(config_, owner_.config, boundaries));
   return {};
 }
 
-std::vector<MemoryPart> Eagle3Head::parts(const Eagle3Config& config, double weights,
-                                          const KvLayout& layout) const {
+std::vector<MemoryPart> Eagle3DraftHead::parts(const Eagle3Config& config, double weights,
+                                               const KvLayout& layout) const {
   std::vector<MemoryPart> parts;
   if (weights > 0) parts.push_back({kDraftHeadPart, weights});
   parts.push_back(
@@ -46,11 +46,11 @@ std::vector<MemoryPart> Eagle3Head::parts(const Eagle3Config& config, double wei
   return parts;
 }
 
-Status Eagle3Head::ready() const {
+Status Eagle3DraftHead::ready() const {
   return loaded() && cached_ ? Status() : invalid("draft head: load one, then the KV cache");
 }
 
-Status Eagle3Head::run_rounds() {
+Status Eagle3DraftHead::run_rounds() {
   for (int round = 0;; ++round) {
     const auto [rows, logit_rows] = size_of(round);
     for (int first = 0; first < rows; first += rows_at_once()) {

@@ -9,7 +9,7 @@
 
 namespace moesaic {
 
-class Eagle3Head : public DraftHead {
+class Eagle3DraftHead : public DraftHead {
  public:
   // What the head shares with the backend that owns it.
   struct Owner {
@@ -17,7 +17,7 @@ class Eagle3Head : public DraftHead {
     const KvLayout& layout;
     std::function<bool()> cache_allocated;
   };
-  explicit Eagle3Head(Owner owner) : owner_(std::move(owner)) {}
+  explicit Eagle3DraftHead(Owner owner) : owner_(std::move(owner)) {}
 
   Status load(const Eagle3Config& config, const Eagle3Weights& weights) final;
   bool loaded() const final { return !boundaries_.empty(); }

@@ -29,7 +29,7 @@ Status HostDraftHead::load_weights(const Eagle3Weights& w) {
 }
 
 Status HostDraftHead::set_taps(const std::vector<int>& boundaries) {
-  RETURN_IF_ERROR(Eagle3Head::set_taps(boundaries));
+  RETURN_IF_ERROR(Eagle3DraftHead::set_taps(boundaries));
   tapped_ = 0;
   return {};
 }
@@ -51,7 +51,7 @@ void HostDraftHead::tap(int boundary, std::span<const float> x) {
   }
 }
 
-Eagle3Head::RoundSize HostDraftHead::size_of(int) const {
+Eagle3DraftHead::RoundSize HostDraftHead::size_of(int) const {
   return {static_cast<int>(std::ssize(rounds_->rows())), static_cast<int>(std::ssize(rounds_->logit_rows()))};
 }
 

@@ -12,10 +12,10 @@
 
 namespace moesaic {
 
-class HostDraftHead : public Eagle3Head {
+class HostDraftHead : public Eagle3DraftHead {
  public:
   // batch: of the last step.
-  HostDraftHead(Owner owner, const Batch& batch) : Eagle3Head(std::move(owner)), batch_(batch) {}
+  HostDraftHead(Owner owner, const Batch& batch) : Eagle3DraftHead(std::move(owner)), batch_(batch) {}
 
   Status set_taps(const std::vector<int>& boundaries) final;
   Status draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) final;

@@ -57,7 +57,7 @@ void CudaDraftHead::drop() {
 }
 
 Status CudaDraftHead::set_taps(const std::vector<int>& boundaries) {
-  RETURN_IF_ERROR(Eagle3Head::set_taps(boundaries));
+  RETURN_IF_ERROR(Eagle3DraftHead::set_taps(boundaries));
   tapped_ = false;
   const DeviceGuard guard(shared_.options.device);
   return shared_.retire_graphs();
@@ -308,7 +308,7 @@ Status CudaDraftHead::rotate() {
                    shared_.stream);
 }
 
-Eagle3Head::RoundSize CudaDraftHead::size_of(int round) const {
+Eagle3DraftHead::RoundSize CudaDraftHead::size_of(int round) const {
   if (round >= std::ssize(input_.rounds)) return {};
   return {input_.rounds[round].rows, input_.rounds[round].logit_rows};
 }

@@ -19,7 +19,7 @@
 
 namespace moesaic::cuda {
 
-class CudaDraftHead final : public Eagle3Head {
+class CudaDraftHead final : public Eagle3DraftHead {
  public:
   // What the head shares with the backend that owns it.
   struct Shared {
@@ -34,7 +34,7 @@ class CudaDraftHead final : public Eagle3Head {
     int rows_at_once = 512;                 // of a prompt that are taken in together, at most
   };
   explicit CudaDraftHead(const Shared& shared)
-      : Eagle3Head({shared.model.config, shared.layout, shared.cache_allocated}), shared_(shared) {}
+      : Eagle3DraftHead({shared.model.config, shared.layout, shared.cache_allocated}), shared_(shared) {}
   ~CudaDraftHead() override;
   CudaDraftHead(const CudaDraftHead&) = delete;
   CudaDraftHead& operator=(const CudaDraftHead&) = delete;

@@ -10,8 +10,8 @@
 #include <numeric>
 #include <utility>
 
-#include "backend/draft_head.h"
 #include "core/continuation.h"
+#include "drafting/test_draft_head.h"
 
 namespace moesaic {
 
@@ -20,7 +20,7 @@ inline uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
-class LateHead final : public DraftHead {
+class LateHead final : public TestDraftHead {
  public:
   // put_logits(first, logits): of LateBackend, for a row whose first choice that is.
   using PutLogits = std::function<void(int32_t first, std::span<float> logits)>;
@@ -37,14 +37,6 @@ class LateHead final : public DraftHead {
     std::iota(ids_.begin(), ids_.end(), 0);
   }
 
-  Status load(const Eagle3Config&, const Eagle3Weights&) override { return {}; }
-  bool loaded() const override { return true; }
-  Status set_taps(const std::vector<int>&) override { return {}; }
-  void trace(DraftTrace) override {}
-  std::vector<MemoryPart> memory(const Eagle3Config&, const Eagle3Weights&, const KvLayout&) const override {
-    return {};
-  }
-  double kv_token_bytes(const Eagle3Config&) const override { return 0; }
   Status draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) override {
     if (!std::exchange(has_step_, false)) return {StatusCode::kInternal, "no step before"};
     const Status valid = validate(sequences, tokens.size(), batch_, config_, layout_);

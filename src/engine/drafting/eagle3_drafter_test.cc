@@ -1,24 +1,18 @@
-// Which rows a head is given, and from where on its cache holds something.
+// The rows that a head is given, and the place from which its cache holds something.
 #include "drafting/eagle3_drafter.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
+#include "drafting/test_draft_head.h"
+
 namespace moesaic {
 namespace {
 
 // Keeps what it is asked for and guesses token 9.
-class NotingHead final : public DraftHead {
+class NotingHead final : public TestDraftHead {
  public:
-  Status load(const Eagle3Config&, const Eagle3Weights&) override { return {}; }
-  bool loaded() const override { return true; }
-  Status set_taps(const std::vector<int>&) override { return {}; }
-  void trace(DraftTrace) override {}
-  std::vector<MemoryPart> memory(const Eagle3Config&, const Eagle3Weights&, const KvLayout&) const override {
-    return {};
-  }
-  double kv_token_bytes(const Eagle3Config&) const override { return 0; }
   Status draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) override {
     asked.assign(sequences.begin(), sequences.end());
     std::ranges::fill(tokens, 9);

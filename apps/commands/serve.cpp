@@ -213,16 +213,17 @@ void take_stored_responses(const std::string& text, server::ServerOptions& o) {
   const size_t colon = text.rfind(':');
   const std::string number = colon == std::string::npos ? text : text.substr(colon + 1);
   const bool numbered = !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
-  const std::string folder = numbered ? text.substr(0, text.size() - number.size()) : text + ":";
-  const char* end = number.data() + number.size();
+  const std::string folder = !numbered ? text : text.substr(0, colon == std::string::npos ? 0 : colon);
   size_t most = o.stored_responses;
-  if (text.empty() || text.front() == '-' || folder == ":" ||
-      (numbered && (std::from_chars(number.data(), end, most).ec != std::errc() || most > kMost)) ||
-      (most == 0 && !folder.empty()))
+  const bool fits =
+      !numbered || (std::from_chars(number.data(), number.data() + number.size(), most).ec == std::errc() &&
+                    most <= kMost);
+  const bool names_none = numbered && colon == 0;
+  if (text.empty() || text.front() == '-' || names_none || !fits || (most == 0 && !folder.empty()))
     throw CLI::ValidationError("--stored-responses",
                                fmt::format("'{}': expected 0 to {}, DIR or DIR:NUMBER", text, kMost));
   o.stored_responses = most;
-  o.stored_folder = folder.substr(0, folder.rfind(':'));
+  o.stored_folder = folder;
 }
 
 void add_request_options(CLI::App& c, ServeOptions& o) {

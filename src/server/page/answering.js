@@ -8,15 +8,17 @@ import {save} from "./store.js";
 const SAVE_EVERY = 1000;    // ms; what a reload in the middle of an answer keeps
 const running = new Map();  // id of a conversation: Answer
 
-// From prompt_progress of the server. Rate and time left are of the tokens that the prefix cache did not have.
+const shown = number => number.toLocaleString("en");
+
+// Words for the server's prompt_progress. Rate and time left are of the tokens that the prefix cache did not have.
 export function readingText({total, cache, processed, time_ms: time}) {
   const rate = time > 0 ? (processed - cache) / time * 1000 : 0;
   const left = rate > 0 ? [`${rate.toFixed(0)} tok/s`, `${Math.ceil((total - processed) / rate)} s left`] : [];
-  return [`Reading the prompt: ${processed.toLocaleString("en")} of ${total.toLocaleString("en")} tokens`, ...left].join(" · ");
+  return [`Reading the prompt: ${shown(processed)} of ${shown(total)} tokens`, ...left].join(" · ");
 }
 
 const stoppedText = reading =>
-  reading ? `Stopped when ${reading.processed.toLocaleString("en")} of ${reading.total.toLocaleString("en")} tokens of the prompt were read` : "Stopped";
+  reading ? `Stopped when ${shown(reading.processed)} of ${shown(reading.total)} tokens of the prompt were read` : "Stopped";
 
 export const runningIn = id => running.get(id);
 

@@ -3,9 +3,9 @@
 
 Four fifths of clang-tidy's time go into headers, so files are checked in groups: one source that includes them all. Two files
 that give one name to different things (helpers of an anonymous namespace, say) go into different groups, and one that defines
-a macro has a group to itself. Should a group not
-compile after all, its files are checked as the build compiles them. Exit status 1 when something was found. Sources for another
-architecture or that the build does not compile, and CUDA's, are left out: only compile_commands.json's files are looked at.
+a macro has a group to itself. Should a group not compile after all, its files are checked as the build compiles them. Exit
+status 1 when something was found. Sources for another architecture or that the build does not compile, and CUDA's, are left out:
+only compile_commands.json's files are looked at.
 Groups without findings are remembered in --cache, by the contents of the files, of the project's headers that they include, of
 .clang-tidy and of the compile command.
 """
@@ -24,7 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 MACRO = re.compile(r"^#define ", re.MULTILINE)
 LINES_OF_A_GROUP = 5000
-# What a line that is not indented defines; names behind a :: belong to a class.
+# The name that a line without indentation defines; names behind a :: belong to a class.
 TEST_CASE = re.compile(r"TEST(?:_[FP])?\((\w+), (\w+)\)")
 USING = re.compile(r"using (?:[\w:]+::)?(\w+)(?: = .*)?;")
 TYPE = re.compile(r"(?:struct|class|enum class|enum|union) (\w+)")

@@ -1,5 +1,5 @@
-// What a draft head is on every device: its checks, its taps' places and its graph, of which a device has the
-// ops. docs/design/speculation.md has the formula.
+// The part of a draft head that is the same on every device: its checks, its taps' places and its graph. A
+// device has the graph's ops. docs/design/speculation.md has the formula.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@ namespace moesaic {
 
 class Eagle3DraftHead : public DraftHead {
  public:
-  // What the head shares with the backend that owns it.
+  // The parts of its backend that the head uses.
   struct Owner {
     const ModelConfig& config;
     const KvLayout& layout;

@@ -60,7 +60,8 @@ Piece interleaved_bias_piece(std::string name, const MatrixView& gate, const Mat
           .write = write};
 }
 
-// What is not dense: F32 stays F32 and F16 stays F16 unless a format was asked for. The rest is BF16.
+// The format of tensors that no other rule is for: F32 and F16 stay unless a format was asked for, and the
+// rest is BF16.
 Format hf_format(const MatrixView& m, std::optional<Format> dense) {
   return !dense && is_plain(m.format) ? m.format : Format::kBF16;
 }

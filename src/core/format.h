@@ -11,7 +11,7 @@
 
 namespace moesaic {
 
-// How a row is stored: as blocks along its columns.
+// A row is stored as blocks along its columns.
 enum class Format : uint8_t {
   kF32,
   kF16,
@@ -78,7 +78,7 @@ inline double bits_per_element(Format format) { return info_of(format).bits(); }
 int64_t row_bytes(Format format, int64_t cols);
 int64_t row_scale_bytes(Format format, int64_t cols);
 
-// What is left of x, which holds whole blocks, once a format has kept it.
+// Rounds x, which holds whole blocks, to the values that the format keeps of it.
 void round_to(Format format, std::span<float> x);
 
 // A block's nibbles in the canonical order (2j, 2j + 1 in byte j, mx/block.h) to GGUF's (j, j + 16), and

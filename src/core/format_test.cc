@@ -1,4 +1,4 @@
-// What readers, writers and backends take for granted of every row of formats().
+// Properties of every row of formats() that readers, writers and backends take for granted.
 #include "core/format.h"
 
 #include <gtest/gtest.h>

@@ -308,8 +308,8 @@ void Engine::show_prompt_row(Request& r, std::span<const float> logits) {
   if (!r.done()) r.on_prompt_logits(r.prompt_rows_shown++, logits);
 }
 
-// A request that was preempted is computed again, and a step that runs may have the row of these logits once
-// more: it is taken first, and says nothing new, or a token would be sampled from each.
+// A preempted request is computed again, and the running step may hold a second row of the same logits. That
+// row is taken first, and ignored while these are held: otherwise a token would be sampled from each.
 void Engine::sample_held() {
   for (const auto& request : std::exchange(held_, {})) {
     if (!request->done() && !request->draft.is_free()) {

@@ -1,4 +1,4 @@
-// What an engine refuses.
+// Options and requests that an engine refuses.
 #include <cmath>
 
 #include "engine/small_model_test.h"

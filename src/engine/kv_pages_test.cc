@@ -236,7 +236,7 @@ TEST(KvPages, APromptForksWhereItDeparts) {
   pages.release(table);
 }
 
-// Who computes what the cache has already takes no window page that its own window has left.
+// A sequence that computes a cached block anew takes no window page that its own window has left.
 TEST(KvPages, ABlockThatLeftTheWindowGetsNoWindowPage) {
   KvPages pages = small_pages(20, 20);
   PageTable first, second;
@@ -259,7 +259,7 @@ TEST(KvPages, AnEvictedBlockLosesItsWindowPage) {
   pages.check(std::vector<const PageTable*>{&table});
 }
 
-// What sequences hold stays theirs when the cache is forgotten.
+// Pages that sequences hold stay theirs when the cache is forgotten.
 TEST(KvPages, ForgettingTakesNoPageThatIsHeld) {
   KvPages pages = small_pages(8, 8);
   PageTable held;

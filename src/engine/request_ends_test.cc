@@ -1,4 +1,4 @@
-// How requests end, and what cancelling frees.
+// Ends of requests, and the pages that cancelling frees.
 #include "engine/small_model_test.h"
 
 namespace moesaic {

@@ -7,7 +7,7 @@
 // rows behind the first difference are dropped. So the tokens are those without drafts, whatever the sampling
 // parameters.
 //
-// How long a draft may be is decided at each step (drafting/draft_length.h) from what steps of each size
+// The length of a draft is decided at each step (drafting/draft_length.h) from what steps of each size
 // take and how often the request's drafts were right, both measured while they run. An account is kept of
 // what drafts cost and save (drafting/draft_budget.h): if they cost more, drafting rests.
 #pragma once

@@ -37,7 +37,7 @@ class ResponseFolder {
   // are named in the log and left out.
   using Found = std::function<void(const std::string& id, StoredResponse stored)>;
   Status read_all(size_t most_bytes, const Found& found) const;
-  // Where too much waits for the disk, or writing fails, the response is not kept on it; the log says so
+  // The response is not kept on the disk if too much waits for it or writing fails; the log says so
   // once.
   void write(const std::string& id, std::shared_ptr<const StoredResponse> stored);
   void remove(const std::string& id);

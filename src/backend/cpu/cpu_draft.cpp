@@ -29,7 +29,7 @@ Status CpuDraftHead::load_matrices(const Eagle3Weights& w, MatrixView& embed) {
   return ops_.make_room(std::max({c.features(), 2 * c.hidden, c.intermediate, c.q_size()}), false);
 }
 
-// As packed: what they take in the file, but for those that are converted.
+// Bytes of the packed weights: as many as in the file, but for those that are converted.
 double CpuDraftHead::weight_bytes(const Eagle3Config&, const Eagle3Weights& w) const {
   const Format made = made_of(w.fc.format, draft_format(w.fc, target_.options.dense));
   const double share = bits_per_element(made) / bits_per_element(w.fc.format);

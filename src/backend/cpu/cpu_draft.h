@@ -11,7 +11,7 @@ namespace moesaic::cpu {
 
 class CpuDraftHead final : public HostDraftHead {
  public:
-  // What the head shares with the backend that owns it. batch: of the last step.
+  // The parts of its backend that the head uses. batch: of the last step.
   struct Target {
     const Kernels& kernels;
     ThreadPool& pool;

@@ -36,7 +36,7 @@ void LayerOps::turn(const RopeTable& rope, int head_dim, std::span<const LayerRo
   });
 }
 
-// What is rounded to an MX format meets its weights as F32, which hold it exactly.
+// Activations that are rounded to an MX format meet their weights as F32, which holds them exactly.
 void LayerOps::convert(ActRows& act, const PackedMatrix& m, Operand operand, const float* x, int64_t stride,
                        int rows, std::span<const int32_t> slots) {
   const Rounding rounding = rounding_of(moe_path_, operand, m.format);

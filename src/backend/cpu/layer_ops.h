@@ -34,7 +34,7 @@ struct Layer {
   int64_t qkv_width() const { return padded(shape.q_size()) + 2 * padded(shape.kv_size()); }
 };
 
-// Where a product goes: y[r, i] = m x + bias, or += that, for the first `width` outputs.
+// The place of a product: y[r, i] = m x + bias, or += that, for the first `width` outputs.
 struct Store {
   float* out = nullptr;
   int64_t stride = 0, width = 0;

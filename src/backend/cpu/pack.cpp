@@ -187,8 +187,8 @@ Fault pack_mxfp8(const PanelTask& p) {
   return Fault::kNone;
 }
 
-// What a stored format is packed as, and how: a panel's groups of weights, its scales for a block of columns
-// (kernels.h draws both), and the activations that it meets.
+// The packing of a stored format: the format that it becomes, a panel's groups of weights and its scales for
+// a block of columns (kernels.h draws both), and the activations that it meets.
 struct PackTraits {
   Format format, packed;
   int group_cols, group_bytes, scale_bytes;

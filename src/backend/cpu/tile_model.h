@@ -1,6 +1,6 @@
 // AMX tiles in software, instruction by instruction as Intel's manual defines them (Software Developer's
 // Manual, volume 2, TDPBSSD and TDPBF16PS; volume 1, chapter 18): for tests, and for machines without them.
-// What would raise #UD or #GP aborts. Internal linkage as in simd.h.
+// An instruction that would raise #UD or #GP aborts. All has internal linkage, as in simd.h.
 #pragma once
 
 #include <cfloat>

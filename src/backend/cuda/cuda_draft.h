@@ -21,7 +21,7 @@ namespace moesaic::cuda {
 
 class CudaDraftHead final : public Eagle3DraftHead {
  public:
-  // What the head shares with the backend that owns it.
+  // The parts of its backend that the head uses.
   struct Shared {
     const BackendOptions& options;
     const Target& target;
@@ -57,8 +57,8 @@ class CudaDraftHead final : public Eagle3DraftHead {
     const int32_t* moved = nullptr;  // or null
   };
   void end_step(const Step& step) { step_ = step, tapped_ = true; }
-  // What the draft behind the last step leaves for the next one, as MoveOn (kernels/common/draft.h) takes it;
-  // null: there is none.
+  // The results of the draft behind the last step, from which MoveOn (kernels/common/draft.h) makes the next
+  // step's inputs; null: there is none.
   const int32_t* accepted() const { return begun_ ? arena_.accepted.as<int32_t>() : nullptr; }
   const int32_t* drafts() const { return arena_.drafts.as<int32_t>(); }
 

@@ -8,7 +8,7 @@ namespace moesaic::reference {
 
 class ReferenceDraftHead final : public HostDraftHead {
  public:
-  // What the head shares with the backend that owns it. batch: of the last step.
+  // The parts of its backend that the head uses. batch: of the last step.
   struct Target {
     const ModelConfig& config;
     const ModelWeights& weights;

@@ -1,4 +1,4 @@
-// How well the drafts of one request have done.
+// The record of one request's drafts: how many of their tokens were right.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How far the next tokens of a request are: guessed, or computed by steps whose tokens are not taken yet.
+// The state of a request's next tokens: guessed, or computed by steps whose tokens are not taken yet.
 //
 // A step is launched while the one before it runs, so two steps may have rows of a request:
 //
@@ -45,15 +45,15 @@ class DraftState {
   const Place* token_in_flight() const;
   // Rows of that step that hold only if the draft does.
   int unsure() const { return token_in_flight() == nullptr ? 0 : static_cast<int>(running()->draft.size()); }
-  // Whether the rows that follow are a Continuation.
+  // True if the rows that follow are a Continuation.
   bool may_continue() const;
   // The rows of a continuation that verify a draft whose tokens only the device knows.
   int rows_ahead() const { return may_continue() ? *running()->behind : 0; }
-  // How many tokens of the running step's draft are right, as far as its tokens are taken. tokens: all of the
-  // request's.
+  // The number of right tokens in the running step's draft, as far as its tokens are taken. tokens: all of
+  // the request's.
   int accepted(std::span<const int32_t> tokens) const;
 
-  // Whether the step that was launched last goes on from a token that is not taken yet.
+  // True if the step that was launched last goes on from a token that is not taken yet.
   bool follows_token() const { return std::holds_alternative<Ahead>(state_) && token_in_flight() != nullptr; }
 
   // Only while the request is free. It replaces an earlier proposal, by none if it is empty.

@@ -26,7 +26,7 @@ struct Layer {
 
 inline constexpr int kSlabRows = 8;  // most rows of the kernel for few rows (ExpertsDecode)
 
-// How the model's weights lie in memory, which decides the kernels of its products.
+// The layouts of the model's weights in memory, which decide the kernels of its products.
 struct Paths {
   bool slabs = false;             // the experts are slabs: they have gpt-oss's own sizes
   bool w4a8 = false;              // the experts are Kind::kMxfp4Quads

@@ -1,5 +1,5 @@
-// How experts' weights lie on a device, and what their kernels need before they run. A caller knows slabs and
-// quads (select.h's ExpertsLayout), but not which devices have kernels for them.
+// The layouts of experts' weights on a device, and the work that must be done before their kernels run. A
+// caller knows slabs and quads (select.h's ExpertsLayout), but not which devices have kernels for them.
 #pragma once
 
 #include "backend/cuda/kernels/common/repack.h"
@@ -7,7 +7,7 @@
 
 namespace moesaic::cuda {
 
-// Of the device, or of max_sms multiprocessors of it (0: all).
+// The layout for the device, or for max_sms multiprocessors of it (0: all).
 slabs::SlabLayout slab_layout_of(int device, int max_sms);
 // Prepares the kernels for slabs of this layout on the current device, before anything is captured. False
 // where the device does not run them.
@@ -19,7 +19,7 @@ constexpr size_t slab_scratch_bytes(int rows) {
 
 // Loads the kernels for quads, of experts or of dense matrices, before there are requests.
 Status load_quad_kernels(bool experts, bool dense);
-// Whether the current device has no instruction for quads, and emulates it. Ask after load_quad_kernels().
+// True if the current device has no instruction for quads and emulates it. Ask after load_quad_kernels().
 bool emulates_quads();
 
 // To the order of params.kind.

@@ -14,8 +14,8 @@ class Uploader;  // upload.h
 struct DraftWeights {
   DeviceBuffer input_norm, fc_norms, embed_norm, hidden_norm, norm;  // empty: the head has none
   Matrix fc;
-  // With what the kernels take and a head does not have: biases of Q, K and V (0), of gate (0) and of up (-1:
-  // their SwiGLU adds 1), and sinks to which nothing goes.
+  // It also has weights that the kernels take and a head does not have: biases of Q, K and V (0), of gate (0)
+  // and of up (-1: their SwiGLU adds 1), and sinks to which nothing goes.
   Layer layer;
   Matrix head;  // without rows: the target's
   Table embed;  // without columns: the target's

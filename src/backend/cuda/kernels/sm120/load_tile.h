@@ -27,7 +27,7 @@ Result<DeviceCode> device_code();
 // the compiled code's own word (native.cu). Not while a stream is captured.
 cudaError_t read_native_mma(int& native);
 
-// Whether the current device lacks block-scaled MMA, or a tile that was loaded for it emulates the
+// True if the current device lacks block-scaled MMA, or a tile that was loaded for it emulates the
 // instruction.
 bool emulates();
 

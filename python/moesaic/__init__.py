@@ -12,12 +12,12 @@ from ._engine import version as __version__
 from .async_llm import AsyncLLM
 from .errors import Cancelled, InvalidRequest, MoesaicError, NotFound, OutOfMemory, Unsupported
 from .llm import LLM
-from .outputs import CompletionOutput, Logprob, RequestOutput, ToolCall
-from .sampling import RequestOutputKind, SamplingParams
+from .outputs import CompletionOutput, Logprob, RequestOutput, RequestStateStats, ToolCall
+from .sampling import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 __all__ = ["LLM", "AsyncLLM", "Cancelled", "CompletionOutput", "InvalidRequest", "Logprob", "MoesaicError", "NotFound",
-           "OutOfMemory", "RequestOutput", "RequestOutputKind", "SamplingParams", "ToolCall", "Unsupported", "__version__",
-           "list_devices", "ops"]
+           "OutOfMemory", "RequestOutput", "RequestOutputKind", "RequestStateStats", "SamplingParams", "StructuredOutputsParams", "ToolCall",
+           "Unsupported", "__version__", "list_devices", "ops"]
 
 
 def list_devices() -> list[dict[str, Any]]:

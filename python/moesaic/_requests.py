@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 import itertools
 import json
 import operator
+import os
+import random
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence, Union
 
 from . import _engine
-from .errors import InvalidRequest
-from .outputs import _Collector
+from ._progress import Loading
+from ._tokenizer import Tokenizer
+from ._vllm import LLM_NAMES, by_name
+from .errors import InvalidRequest, Unsupported
+from .outputs import RequestStateStats, _Collector
 from .sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -31,18 +38,60 @@ class _Request:
         self.params = params
 
 
+def _is_one_prompt(prompts: Any) -> bool:
+    """Where it is no prompt at all, making a request of it says so."""
+    if isinstance(prompts, (str, bytes, bytearray, Mapping)) or not (hasattr(prompts, "__iter__") and hasattr(prompts, "__len__")):
+        return True
+    return len(prompts) > 0 and _is_id(next(iter(prompts)))
+
+
+def _is_id(value: Any) -> bool:
+    """A whole number, numpy's and torch's too; an array of one is none."""
+    return hasattr(value, "__index__") and not getattr(value, "shape", ())
+
+
+def _ids(value: Any, what: str) -> list[int]:
+    if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Iterable):
+        raise InvalidRequest(f"{what}: {type(value).__name__} is no list of token ids")
+    ids = list(value)
+    try:
+        if all(_is_id(one) and not isinstance(one, bool) for one in ids):
+            return [operator.index(one) for one in ids]
+    except TypeError:  # numpy's floats, for one, have the method
+        pass
+    raise InvalidRequest(f"{what}: holds something that is no token id")
+
+
 def _prompt_value(prompt: Prompt) -> str | list[int]:
-    value = prompt.get("prompt_token_ids", prompt.get("prompt")) if isinstance(prompt, Mapping) else prompt
+    if isinstance(prompt, Mapping):
+        _check_prompt(prompt)
+        given = prompt.get("prompt_token_ids")
+        value = prompt.get("prompt") if given is None else given
+    else:
+        value = prompt
     if isinstance(value, str):
         return value
-    if isinstance(value, (bytes, bytearray)) or not isinstance(value, Iterable):
+    if isinstance(value, (bytes, bytearray, Mapping)) or not isinstance(value, Iterable):
         raise InvalidRequest("a prompt is text, token ids, {'prompt': ..} or {'prompt_token_ids': ..}")
-    return list(value)
+    return _ids(value, "prompt_token_ids" if isinstance(prompt, Mapping) else "prompt")
+
+
+def _check_prompt(prompt: Mapping[str, Any]) -> None:
+    for name, value in prompt.items():
+        if name not in ("prompt", "prompt_token_ids", "cache_salt") and value not in (None, {}):
+            raise InvalidRequest(f"a prompt has no {name!r:.60}; a prompt is text, token ids, {{'prompt': ..}} or {{'prompt_token_ids': ..}}, "
+                                 "and may have a cache_salt")
 
 
 def _checked(params: SamplingParams) -> SamplingParams:
+    """A copy, so that later changes are for later requests."""
     if not isinstance(params, SamplingParams):
         raise InvalidRequest(f"sampling params: {type(params).__name__} is not SamplingParams")
+    params = params.clone()
+    try:
+        params.n = operator.index(params.n)
+    except TypeError:
+        raise InvalidRequest(f"n: {params.n!r:.60} is not a whole number") from None
     return params
 
 
@@ -50,9 +99,25 @@ def _completion(prompt: Prompt, params: SamplingParams | None) -> _Request:
     params = _checked(SamplingParams() if params is None else params)
     value = _prompt_value(prompt)
     body = {**params._body(chat=False), "n": params.n, "prompt": value}
-    if isinstance(prompt, Mapping) and prompt.get("cache_salt") is not None:
-        body["cache_salt"] = prompt["cache_salt"]
-    return _Request("completions", body, value if isinstance(value, str) else None, params)
+    text: Any = value if isinstance(value, str) else None
+    if isinstance(prompt, Mapping):
+        text = prompt.get("prompt", text)
+        if prompt.get("cache_salt") is not None:
+            body["cache_salt"] = prompt["cache_salt"]
+    return _Request("completions", body, text, params)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON lacks: numpy's and torch's numbers and arrays."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__}")
+
+
+def _seed(value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InvalidRequest(f"seed: {value!r:.60} is not a whole number")
+    return operator.index(value)
 
 
 def _chat(messages: Messages, params: SamplingParams | None, fields: Mapping[str, Any]) -> _Request:
@@ -60,18 +125,29 @@ def _chat(messages: Messages, params: SamplingParams | None, fields: Mapping[str
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
         raise InvalidRequest("messages: must be a list of messages")
     body = {**params._body(chat=True), "n": params.n, "messages": list(messages)}
-    body.update({name: value for name, value in fields.items() if value is not None})
+    given = {name: value for name, value in fields.items() if value is not None}
+    for name in given:
+        if name in _OF_PARAMS:
+            raise InvalidRequest(f"{name}: give it in SamplingParams")
+    body.update(given)
     return _Request("chat", body, None, params)
 
 
+_OF_PARAMS = {field.name for field in dataclasses.fields(SamplingParams)} | {"top_logprobs", "max_completion_tokens"}
+
+
+_NOT_OPTIONS = ("self", "model", "progress", "seed", "use_tqdm_on_load")
+
+
 class _Base:
+    @by_name(LLM_NAMES, "LLM")
     def __init__(self, model: str, *, device: str = "auto", kv_dtype: str = "auto", context: int = 0, max_batch: int = 0,
                  kv_tokens: int = 0, max_rows: int = 0, threads: int = 0, cpu_pin: str = "auto", prefix_cache: bool = True,
                  dense: str = "keep", tokenizer: str = "", moe_path: str = "auto", cpu_prefetch: str = "auto",
                  batch_invariant: bool = False, tune: bool = True, lora: str | Sequence[str] = (), speculative: str = "none", draft_tokens: int = 0,
-                 kv_host: float = 0, kv_disk: str = "",
+                 kv_host: float = 0, kv_disk: str = "", seed: int | None = None, use_tqdm_on_load: bool = True,
                  progress: Callable[[int, int], bool | None] | None = None) -> None:
-        """Opens a model.
+        """Opens a model. Other names that vLLM has are taken, too, or refused with the one to use (docs/user/python.md).
 
         model: a folder with config.json, .safetensors and tokenizer.json, a .gguf file, owner/name in the Hugging Face
             cache, or "tiny", which comes with the package.
@@ -92,14 +168,36 @@ class _Base:
         speculative: none, ngram, suffix or suffix:own. draft_tokens: of a guess; 0: as many as pay.
         kv_host: GiB of host memory for blocks of the prefix cache whose pages others needed. kv_disk: DIR or DIR:GiB,
             a folder for the same, found again by the next process.
-        progress: called with the bytes loaded and the bytes in all; False ends it with Cancelled.
+        seed: requests without a seed of their own get theirs from this one, in the order in which they are made; None:
+            another each time.
+        use_tqdm_on_load: standard error shows how much is loaded. progress: called instead with the bytes loaded and the
+            bytes in all; False ends it with Cancelled.
 
         Raises NotFound, InvalidRequest, OutOfMemory or Unsupported, with one line.
         """
-        options = {name: value for name, value in locals().items() if name not in ("self", "model", "progress")}
-        options["lora"] = [lora] if isinstance(lora, str) else list(lora)
-        self._engine = _engine.open_engine(str(model), progress, **options)
+        options = {name: value for name, value in locals().items() if name not in _NOT_OPTIONS}
+        options["lora"] = [lora] if isinstance(lora, str) else list(lora or ())
+        options["tokenizer"] = tokenizer or ""
+        if not isinstance(model, (str, os.PathLike)):
+            raise InvalidRequest(f"model: {type(model).__name__} is no path or name")
+        if progress is not None and not callable(progress):
+            raise InvalidRequest("progress: must be a function of the bytes loaded and the bytes in all")
+        self._seeds = None if seed is None else random.Random(_seed(seed))
         self._ids = itertools.count()
+        bar = Loading(str(model)) if progress is None and use_tqdm_on_load else None
+        try:
+            self._engine = _engine.open_engine(str(model), bar or progress, **options)
+        finally:
+            if bar is not None:
+                bar.close()
+
+    def get_tokenizer(self) -> Tokenizer:
+        """Texts to token ids and back, and the prompts of chats."""
+        return Tokenizer(self)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What generate() takes where none are given. gpt-oss's generation_config.json changes none of them."""
+        return SamplingParams()
 
     def tokenize(self, text: str, special: bool = False) -> list[int]:
         """Token ids. special: names such as <|start|> become special tokens instead of text."""
@@ -109,9 +207,7 @@ class _Base:
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Bytes that are no UTF-8, such as half a character, become U+FFFD."""
-        if not isinstance(tokens, Iterable) or isinstance(tokens, (str, bytes)):
-            raise InvalidRequest(f"tokens: {type(tokens).__name__} is no list of token ids")
-        ids = [operator.index(token) for token in tokens]
+        ids = _ids(tokens, "tokens")
         if any(abs(token) >= 1 << 31 for token in ids):
             raise InvalidRequest("tokens: one is no token id")
         return self._engine.detokenize(ids).decode("utf-8", "replace")
@@ -119,6 +215,8 @@ class _Base:
     def logits(self, prompt: Prompt, all: bool = True) -> numpy.typing.NDArray[numpy.float32]:
         """The model's raw logits, [tokens, vocabulary] float32: row i is what follows token i. all=False: the last row.
         Blocks; an array takes 4 bytes for each value, 0.8 MB a token for gpt-oss. Needs numpy."""
+        if importlib.util.find_spec("numpy") is None:
+            raise Unsupported("logits: numpy is not installed: pip install numpy")
         value = _prompt_value(prompt)
         return self._engine.logits(self.tokenize(value, True) if isinstance(value, str) else value, all)
 
@@ -140,11 +238,15 @@ class _Base:
     def _submit(self, request: _Request, stream: _engine.Stream, first: int, request_id: str | None = None) -> _Collector:
         """Queues a request's generations as first, first + 1, .. of the stream."""
         wanted = request.params.prompt_logprobs
+        if self._seeds is not None and request.params.seed is None:
+            request.body["seed"] = self._seeds.getrandbits(31)
+        made = RequestStateStats._now()
         try:
-            body = json.dumps(request.body, allow_nan=False)
+            body = json.dumps(request.body, allow_nan=False, default=_plain)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidRequest(f"a request holds something that is not JSON: {error}") from None
-        prompts = self._engine.submit(request.endpoint, body, stream, first, -1 if wanted is None else wanted)
-        collector = _Collector(request_id or str(next(self._ids)), request.prompt, request.params, self._engine.detokenize)
+        prompts = self._engine.submit(request.endpoint, body, stream, first, -1 if wanted is None else operator.index(wanted),
+                                      request.params._all_logprobs())
+        collector = _Collector(request_id or str(next(self._ids)), request.prompt, request.params, self._engine.detokenize, made)
         collector.output.prompt_token_ids = prompts[0]
         return collector

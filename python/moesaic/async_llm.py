@@ -7,6 +7,7 @@ from typing import Any, AsyncIterator
 
 from . import _engine
 from ._requests import Messages, Prompt, _Base, _chat, _completion, _Request
+from ._vllm import CHAT_NAMES, GENERATE_NAMES, by_name
 from .errors import InvalidRequest
 from .outputs import RequestOutput
 from .sampling import SamplingParams
@@ -53,12 +54,14 @@ class AsyncLLM(_Base):
     async def __aexit__(self, *exception: object) -> None:
         await asyncio.to_thread(self.close)
 
+    @by_name(GENERATE_NAMES, "generate")
     def generate(self, prompt: Prompt, sampling_params: SamplingParams | None = None,
                  request_id: str | None = None) -> AsyncIterator[RequestOutput]:
         """Continues text or token ids, and yields as tokens come, as SamplingParams.output_kind has it. request_id: for
         abort(); none that another request in flight has."""
         return self._stream(_completion(prompt, sampling_params), request_id)
 
+    @by_name(CHAT_NAMES, "chat")
     def chat(self, messages: Messages, sampling_params: SamplingParams | None = None, request_id: str | None = None,
              **fields: Any) -> AsyncIterator[RequestOutput]:
         """The same for a chat; fields: as LLM.chat has them."""
@@ -69,8 +72,8 @@ class AsyncLLM(_Base):
         for index, channel in self._in_flight.get(request_id, ()):
             channel.stream.cancel(index)
 
-    def __init__(self, model: str, **options: Any) -> None:
-        super().__init__(model, **options)
+    def __init__(self, *model: str, **options: Any) -> None:
+        super().__init__(*model, **options)
         self._channels: dict[asyncio.AbstractEventLoop, _Channel] = {}
         self._in_flight: dict[str, list[tuple[int, _Channel]]] = {}
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import bisect
-from typing import Any, Iterator, Mapping, Sequence, Union, cast
+from typing import Any, Callable, Iterator, Mapping, Sequence, Union, cast
 
 from . import _engine
-from ._requests import Messages, Prompt, _Base, _chat, _completion, _Request
+from ._progress import Progress
+from ._requests import Messages, Prompt, _Base, _chat, _completion, _is_one_prompt, _Request
+from ._vllm import CHAT_NAMES, GENERATE_NAMES, by_name
 from .errors import InvalidRequest
 from .outputs import RequestOutput
 from .sampling import SamplingParams
 
 Params = Union[SamplingParams, Sequence[SamplingParams], None]
+UseTqdm = Union[bool, Callable[..., Any]]  # a function makes the bar, with tqdm's arguments
 _WAIT_SECONDS = 3600.0  # of one look; waiting goes on
 
 
@@ -25,10 +28,10 @@ def _params_of(params: Params, count: int) -> list[SamplingParams | None]:
     return list(params)
 
 
-def _is_one_prompt(prompts: Any) -> bool:
-    if isinstance(prompts, (str, bytes, Mapping)) or not isinstance(prompts, Sequence):
-        return True  # of the last two kinds none is a prompt, which _completion says
-    return bool(prompts) and isinstance(prompts[0], int)
+def _bar(use_tqdm: UseTqdm, total: int) -> Any:
+    if not use_tqdm:
+        return None
+    return (use_tqdm if callable(use_tqdm) else Progress)(total=total, desc="Processed prompts", dynamic_ncols=True)
 
 
 class LLM(_Base):
@@ -46,36 +49,42 @@ class LLM(_Base):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def generate(self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None) -> list[RequestOutput]:
+    @by_name(GENERATE_NAMES, "generate")
+    def generate(self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None, *,
+                 use_tqdm: UseTqdm = True) -> list[RequestOutput]:
         """Continues text or token ids; one output for each prompt, in their order. sampling_params: one for all, or one
-        for each."""
+        for each. use_tqdm: standard error shows how many are done; a function, such as tqdm.tqdm, makes another bar."""
         several = [prompts] if _is_one_prompt(prompts) else list(cast(Sequence[Prompt], prompts))
         params = _params_of(sampling_params, len(several))
-        return self._run([_completion(cast(Prompt, p), s) for p, s in zip(several, params)])
+        return self._run([_completion(cast(Prompt, p), s) for p, s in zip(several, params)], use_tqdm)
 
+    @by_name(CHAT_NAMES, "chat")
     def chat(self, messages: Messages | Sequence[Messages], sampling_params: Params = None, *,
              tools: Sequence[Mapping[str, Any]] | None = None, tool_choice: Any = None, response_format: Any = None,
-             reasoning_effort: str | None = None, **fields: Any) -> list[RequestOutput]:
+             reasoning_effort: str | None = None, use_tqdm: UseTqdm = True, **fields: Any) -> list[RequestOutput]:
         """Answers one chat, or each of several. Messages, tools, tool_choice, response_format and further fields are those
         of OpenAI's chat completions, as the server takes them (docs/user/server.md); unknown fields are refused."""
         one = isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence) or not messages or isinstance(messages[0], Mapping)
         several = [messages] if one else list(messages)
         params = _params_of(sampling_params, len(several))
         fields.update(tools=tools, tool_choice=tool_choice, response_format=response_format, reasoning_effort=reasoning_effort)
-        return self._run([_chat(cast(Messages, m), s, fields) for m, s in zip(several, params)])
+        return self._run([_chat(cast(Messages, m), s, fields) for m, s in zip(several, params)], use_tqdm)
 
+    @by_name(GENERATE_NAMES, "stream")
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Continues one prompt and yields as tokens come, as SamplingParams.output_kind has it. Leaving the loop early,
         or close() on the iterator, ends the request."""
         return self._stream(_completion(prompt, sampling_params))
 
+    @by_name(CHAT_NAMES, "stream_chat")
     def stream_chat(self, messages: Messages, sampling_params: SamplingParams | None = None, **fields: Any) -> Iterator[RequestOutput]:
         """The same for a chat; fields: as chat() has them."""
         return self._stream(_chat(messages, sampling_params, fields))
 
-    def _run(self, requests: list[_Request]) -> list[RequestOutput]:
+    def _run(self, requests: list[_Request], use_tqdm: UseTqdm) -> list[RequestOutput]:
         stream = _engine.Stream(only_ends=True)
         collectors, firsts, count = [], [], 0
+        bar = _bar(use_tqdm, len(requests))
         try:
             for request in requests:
                 collectors.append(self._submit(request, stream, count))
@@ -85,8 +94,12 @@ class LLM(_Base):
                 for delta in stream.take(_WAIT_SECONDS):
                     at = bisect.bisect_right(firsts, delta.index) - 1
                     collectors[at].add(delta.index - firsts[at], delta)
+                    if bar is not None and collectors[at].open == 0:
+                        bar.update(1)
         finally:
             stream.cancel_all()
+            if bar is not None:
+                bar.close()
         return [collector.output for collector in collectors]
 
     def _stream(self, request: _Request) -> Iterator[RequestOutput]:

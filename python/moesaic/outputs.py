@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
+import time
 import uuid
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -66,9 +67,43 @@ class CompletionOutput:
 
 
 @dataclasses.dataclass
+class RequestStateStats:
+    """When things happened to a request; of several answers the first that began, and the last that ended.
+
+    arrival_time: when it was made, in seconds of time.time(). The others are of time.monotonic(), 0.0 until they are
+    known: queued_ts: the engine had it; scheduled_ts: its prompt's work began; first_token_ts and last_token_ts: its
+    tokens came. first_token_latency: seconds from its making to its first token. num_generation_tokens: so far."""
+
+    num_generation_tokens: int = 0
+    arrival_time: float = 0.0
+    queued_ts: float = 0.0
+    scheduled_ts: float = 0.0
+    first_token_ts: float = 0.0
+    last_token_ts: float = 0.0
+    first_token_latency: float = 0.0
+
+    @staticmethod
+    def _now() -> RequestStateStats:
+        return RequestStateStats(arrival_time=time.time(), queued_ts=time.monotonic())
+
+    def _add(self, delta: _engine.Delta) -> None:
+        self.num_generation_tokens += len(delta.tokens)
+        self.scheduled_ts = _earlier(self.scheduled_ts, delta.begun)
+        self.first_token_ts = _earlier(self.first_token_ts, delta.first_token)
+        self.last_token_ts = max(self.last_token_ts, delta.latest_token)
+        if self.first_token_ts:
+            self.first_token_latency = self.first_token_ts - self.queued_ts
+
+
+def _earlier(one: float, other: float) -> float:
+    return min(one or other, other or one)
+
+
+@dataclasses.dataclass
 class RequestOutput:
     """The answers to one prompt. prompt: None for a chat and for token ids. prompt_logprobs: one entry for each token
-    of the prompt, None for the first. num_cached_tokens: of the prompt, those that had been computed before."""
+    of the prompt, None for the first. num_cached_tokens: of the prompt, those that had been computed before. metrics:
+    when things happened."""
 
     request_id: str
     prompt: str | None
@@ -77,6 +112,7 @@ class RequestOutput:
     finished: bool = False
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     num_cached_tokens: int | None = None
+    metrics: RequestStateStats | None = None
 
 
 def _new_output(index: int, params: SamplingParams) -> CompletionOutput:
@@ -113,18 +149,21 @@ class _Collector:
     """Grows the answers to one prompt from the engine's deltas."""
 
     def __init__(self, request_id: str, prompt: str | None, params: SamplingParams,
-                 detokenize: Callable[[list[int]], bytes]) -> None:
+                 detokenize: Callable[[list[int]], bytes], made: RequestStateStats) -> None:
+        self.metrics = made
         self.params = params
         self.detokenize = detokenize
-        self.output = RequestOutput(request_id, prompt, [], [_new_output(i, params) for i in range(params.n)])
+        self.output = RequestOutput(request_id, prompt, [], [_new_output(i, params) for i in range(params.n)], metrics=made)
         if params.prompt_logprobs is not None:
             self.output.prompt_logprobs = []
+        self.names: dict[int, str] = {}  # of tokens
         self.marks = [_Mark() for _ in range(params.n)]
         self.open = params.n
 
     def add(self, choice: int, delta: _engine.Delta) -> None:
         """Raises what ended the request before its time."""
         answer = self.output.outputs[choice]
+        self.metrics._add(delta)
         self._add_prompt(choice, delta)
         for token in delta.tokens:
             answer.token_ids.append(token.token)
@@ -144,7 +183,7 @@ class _Collector:
         return self._copy(marks)
 
     def _copy(self, marks: list[_Mark]) -> RequestOutput:
-        return dataclasses.replace(self.output, outputs=[_since(a, m) for a, m in zip(self.output.outputs, marks)])
+        return dataclasses.replace(self.output, metrics=dataclasses.replace(self.metrics), outputs=[_since(a, m) for a, m in zip(self.output.outputs, marks)])
 
     def _add_prompt(self, choice: int, delta: _engine.Delta) -> None:
         logprobs = self.output.prompt_logprobs
@@ -186,6 +225,11 @@ class _Collector:
         return codecs.decode(self.detokenize(tokens), "utf-8", "replace")
 
     def _logprobs(self, token: _engine.Token) -> dict[int, Logprob]:
-        top = {one: Logprob(logprob, rank + 1, self._text([one])) for rank, (one, logprob) in enumerate(token.top)}
-        top.setdefault(token.token, Logprob(token.logprob, None, self._text([token.token])))
+        top = {one: Logprob(logprob, rank + 1, self._name(one)) for rank, (one, logprob) in enumerate(token.top)}
+        top.setdefault(token.token, Logprob(token.logprob, None, self._name(token.token)))
         return top
+
+    def _name(self, token: int) -> str:
+        if token not in self.names:
+            self.names[token] = self._text([token])
+        return self.names[token]

@@ -36,7 +36,7 @@ bool set(const std::string& name, const char* member, nb::handle value, T& targe
   try {
     target = nb::cast<T>(value);
   } catch (const nb::cast_error&) {
-    throw nb::type_error(fmt::format("{}: a value of this type is not taken", name).c_str());
+    throw Failure(StatusCode::kInvalidArgument, fmt::format("{}: a value of this type is not taken", name));
   }
   return true;
 }
@@ -54,7 +54,7 @@ void set(const std::string& name, nb::handle value, OpenOptions& o) {
       set(name, "lora", value, o.lora) || set(name, "speculative", value, o.speculative) ||
       set(name, "draft_tokens", value, o.draft_tokens) || set(name, "kv_host", value, o.kv_host) ||
       set(name, "kv_disk", value, o.kv_disk);
-  if (!known) throw nb::type_error(fmt::format("unknown option '{}'", name).c_str());
+  if (!known) throw Failure(StatusCode::kInvalidArgument, fmt::format("unknown option '{}'", name));
 }
 
 nb::dict describe(const PageUse& pages) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/sampler.h"
 #include "openai/chat_request.h"
 #include "openai/completion_request.h"
 
@@ -24,6 +25,19 @@ struct OpenEngines {
 OpenEngines& open_engines() {
   static OpenEngines& one = *new OpenEngines;  // for threads that outlive main()
   return one;
+}
+
+// Tokens get the log-probabilities of the row that they are sampled from, which comes before each.
+void add_all_logprobs(Callbacks& callbacks) {
+  const auto row = std::make_shared<std::vector<float>>();
+  callbacks.on_logits = [row](int /*position*/, std::span<const float> logits) {
+    row->assign(logits.begin(), logits.end());
+  };
+  callbacks.on_token = [row, on_token = std::move(callbacks.on_token)](const SampledToken& token) {
+    SampledToken whole = token;
+    whole.logprobs = logprobs_of(*row, token.token, static_cast<int>(row->size()));
+    on_token(whole);
+  };
 }
 
 }  // namespace
@@ -80,7 +94,7 @@ void Engine::watch(const std::shared_ptr<Stream>& stream) {
 }
 
 std::variant<std::vector<Tokens>, openai::ApiError> Engine::submit(Endpoint endpoint, std::string_view body,
-                                                                   int prompt_logprobs,
+                                                                   const Extras& extras,
                                                                    const std::shared_ptr<Stream>& stream,
                                                                    int first) {
   const Result<std::shared_ptr<Model>> model = this->model();
@@ -99,8 +113,9 @@ std::variant<std::vector<Tokens>, openai::ApiError> Engine::submit(Endpoint endp
   for (GenerationRequest& request : std::get<openai::PreparedRequest>(made).requests) {
     const int index = first + static_cast<int>(prompts.size());
     prompts.push_back(request.prompt);
-    request.sampling.prompt_logprobs = prompt_logprobs;
+    request.sampling.prompt_logprobs = extras.prompt_logprobs;
     Callbacks callbacks = Stream::add(stream, index);
+    if (extras.all_logprobs) add_all_logprobs(callbacks);
     const Status status =
         model.value()->submit(std::move(request), std::move(callbacks), stream->stop_token(index));
     if (status.ok()) continue;

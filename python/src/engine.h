@@ -22,6 +22,12 @@ using Tokens = std::vector<int32_t>;
 // The server's endpoint for which a request is written.
 enum class Endpoint { kCompletions, kChat };
 
+// Of a request, beside its body.
+struct Extras {
+  int prompt_logprobs = -1;   // as in SamplingParams
+  bool all_logprobs = false;  // each token has the log-probabilities of the whole vocabulary
+};
+
 // Rows of logits over the vocabulary.
 struct Logits {
   std::vector<float> values;  // [rows, vocab]
@@ -46,10 +52,10 @@ class Engine {
   Result<std::shared_ptr<Model>> model() const;
 
   // Queues the generations of a request's body; their indices in `stream` are first, first + 1, .. Unknown
-  // fields are refused. prompt_logprobs: as in SamplingParams, which the body has no field for. Gives the
-  // prompts' tokens, one for each generation.
+  // fields are refused. extras: what the body has no field for. Gives the prompts' tokens, one for each
+  // generation.
   std::variant<std::vector<Tokens>, openai::ApiError> submit(Endpoint endpoint, std::string_view body,
-                                                             int prompt_logprobs,
+                                                             const Extras& extras,
                                                              const std::shared_ptr<Stream>& stream,
                                                              int first);
 

@@ -98,11 +98,13 @@ struct StreamOwner {
 };
 
 std::vector<Tokens> submit(Engine& engine, const std::string& endpoint, const std::string& body,
-                           const StreamOwner& owner, int first, int prompt_logprobs) {
+                           const StreamOwner& owner, int first, int prompt_logprobs, bool all_logprobs) {
   if (endpoint != "chat" && endpoint != "completions")
     throw nb::value_error("endpoint: 'chat' or 'completions'");
   const Endpoint kind = endpoint == "chat" ? Endpoint::kChat : Endpoint::kCompletions;
-  auto made = unlocked([&] { return engine.submit(kind, body, prompt_logprobs, owner.stream(), first); });
+  auto made = unlocked([&] {
+    return engine.submit(kind, body, {prompt_logprobs, all_logprobs}, owner.stream(), first);
+  });
   if (const auto* refusal = std::get_if<openai::ApiError>(&made)) throw Failure(*refusal);
   return std::get<std::vector<Tokens>>(std::move(made));
 }
@@ -191,6 +193,11 @@ void add_values(nb::module_& m) {
               "Of the prompt's, those that had been computed before.");
 }
 
+// Python's time.monotonic() is the same clock.
+double seconds(Clock::time_point time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
+
 void add_stream(nb::module_& m) {
   nb::class_<Delta>(m, "Delta", "What one request gave since it was last taken.")
       .def_ro("index", &Delta::index)
@@ -199,7 +206,15 @@ void add_stream(nb::module_& m) {
       .def_ro("pieces", &Delta::pieces)
       .def_prop_ro(
           "end", [](const Delta& d) { return d.end ? nb::cast(*d.end) : nb::none(); },
-          nb::sig("def end(self) -> Outcome | None"), "The request's last delta has it.");
+          nb::sig("def end(self) -> Outcome | None"), "The request's last delta has it.")
+      .def_prop_ro(
+          "begun", [](const Delta& d) { return seconds(d.begun); },
+          "When its work began, in seconds of time.monotonic(); 0: not yet.")
+      .def_prop_ro(
+          "first_token", [](const Delta& d) { return seconds(d.first_token); }, "When its first token came.")
+      .def_prop_ro(
+          "latest_token", [](const Delta& d) { return seconds(d.latest_token); },
+          "When its latest token came.");
   nb::class_<StreamOwner>(m, "Stream", "Collects what requests give; they end with it. Thread-safe.")
       .def(nb::init<bool>(), nb::arg("only_ends") = false,
            "only_ends: a request is reported once, when it has ended.")
@@ -225,7 +240,7 @@ void add_engine(nb::module_& m) {
   const auto model = [](const Engine& engine) { return checked(engine.model()); };
   nb::class_<Engine>(m, "Engine", "An opened model with a thread of its own that steps. Thread-safe.")
       .def("submit", &submit, nb::arg("endpoint"), nb::arg("body"), nb::arg("stream"), nb::arg("first") = 0,
-           nb::arg("prompt_logprobs") = -1,
+           nb::arg("prompt_logprobs") = -1, nb::arg("all_logprobs") = false,
            "Queues the generations of a request, JSON as the server's 'chat' or 'completions' endpoint takes "
            "it; their "
            "indices in `stream` are first, first + 1, .. Returns each one's prompt, in tokens.")

@@ -21,7 +21,12 @@ Callbacks Stream::add(const std::shared_ptr<Stream>& self, int index) {
   }
   return {.on_token =
               [self, index](const SampledToken& token) {
-                self->change(index, false, [&](Delta& delta) { delta.tokens.push_back(token); });
+                self->change(index, false, [&](Delta& delta) {
+                  delta.tokens.push_back(token);
+                  delta.latest_token = std::chrono::steady_clock::now();
+                  if (delta.first_token == decltype(delta.first_token){})
+                    delta.first_token = delta.latest_token;
+                });
               },
           .on_text =
               [self, index](const TextPiece& piece) {
@@ -34,6 +39,12 @@ Callbacks Stream::add(const std::shared_ptr<Stream>& self, int index) {
           .on_prompt_token =
               [self, index](const SampledToken& token) {
                 self->change(index, false, [&](Delta& delta) { delta.prompt_tokens.push_back(token); });
+              },
+          .on_begin =
+              [self, index] {
+                const std::lock_guard lock(self->mutex_);
+                if (const auto found = self->live_.find(index); found != self->live_.end())
+                  found->second.delta.begun = std::chrono::steady_clock::now();
               }};
 }
 
@@ -85,7 +96,10 @@ std::vector<Delta> Stream::take() {
   for (const int index : std::exchange(ready_, {})) {
     Live& live = live_.at(index);
     live.ready = false;
-    deltas.push_back(std::exchange(live.delta, {.index = index}));
+    Delta next{.index = index};
+    next.begun = live.delta.begun, next.first_token = live.delta.first_token;
+    next.latest_token = live.delta.latest_token;
+    deltas.push_back(std::exchange(live.delta, std::move(next)));
     if (deltas.back().end) live_.erase(index);
   }
   return deltas;

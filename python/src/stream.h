@@ -23,6 +23,8 @@ struct Delta {
   std::vector<SampledToken> tokens;  // the token that ends the text included
   std::vector<TextPiece> pieces;
   std::optional<Outcome> end;  // the last delta has it
+  // When its work began, and its first and its latest token came; at the clock's epoch: not yet.
+  std::chrono::steady_clock::time_point begun = {}, first_token = {}, latest_token = {};
 };
 
 // Thread-safe.

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -36,11 +37,27 @@ def test_three_lines_print_an_answer(environment):
     assert "42" in python(environment, "-c", PROGRAM)
 
 
+def test_the_draft_head_comes_with_it(environment):
+    program = PROGRAM.replace('"tiny"', '"tiny", speculative="eagle3"') + "print(llm.info['speculative'])"
+    assert python(environment, "-c", program).endswith("eagle3\n")
+
+
+def test_examples_need_nothing_but_logits_numpy(environment):
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/user/python.md").read_text()
+    examples = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    logits = [example for example in examples if "llm.logits" in example]
+    program = "\n".join(example for example in examples if example not in logits)
+    refused = "import moesaic\ntry: moesaic.LLM('tiny').logits('Hi')\nexcept moesaic.Unsupported as error: print(error)"
+    said = python(environment, "-c", f"{program}\n{refused}")
+    assert len(logits) == 1 and said.startswith("17 + 25 = 42\n") and "numpy is not installed: pip install numpy" in said
+
+
 def test_it_is_this_copy_and_typed(environment):
     folder = pathlib.Path(python(environment, "-c", "import moesaic; print(moesaic.__path__[0])").strip())
     assert environment in folder.parents
     names = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
-    assert {"py.typed", "_engine.pyi", "models/tiny/config.json", "models/tiny/model.safetensors"} <= names
+    assert {"py.typed", "_engine.pyi", "models/tiny/config.json", "models/tiny/model.safetensors",
+            "models/tiny-eagle3/model.safetensors"} <= names
     assert not any("test" in name or name.endswith(".cpp") for name in names)
     stub = (folder / "_engine.pyi").read_text()
     assert "class Engine" in stub and "def take(self, timeout: float" in stub

@@ -1,0 +1,87 @@
+"""A model's tokenizer, with the names that programs for Hugging Face's tokenizers use most."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
+
+from .errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from ._requests import _Base
+
+
+class Encoding(dict[str, Any]):
+    """The lists that Tokenizer() gives, by name or as attributes."""
+
+    @property
+    def input_ids(self) -> Any:
+        return self["input_ids"]
+
+    @property
+    def attention_mask(self) -> Any:
+        return self["attention_mask"]
+
+
+class Tokenizer:
+    """Of LLM.get_tokenizer(). Names of special tokens, such as <|start|>, are read as these tokens, and decoded as them."""
+
+    def __init__(self, llm: _Base) -> None:
+        self._llm = llm
+        self._special: dict[int, bool] = {}
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """add_special_tokens: gpt-oss has none to add."""
+        return self._llm.tokenize(text, special=True)
+
+    def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
+        ids = list(token_ids) if isinstance(token_ids, Iterable) else [token_ids]
+        return self._llm.detokenize([one for one in ids if not (skip_special_tokens and self._is_special(one))])
+
+    def __call__(self, text: str | Sequence[str]) -> Encoding:
+        """input_ids and attention_mask, as lists."""
+        ids: Any = self.encode(text) if isinstance(text, str) else [self.encode(one) for one in text]
+        mask = [1] * len(ids) if isinstance(text, str) else [[1] * len(one) for one in ids]
+        return Encoding(input_ids=ids, attention_mask=mask)
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None,
+                            tokenize: bool = True, add_generation_prompt: bool = True, reasoning_effort: str | None = None) -> str | list[int]:
+        """The prompt that chat() makes of these messages."""
+        if not add_generation_prompt:
+            raise InvalidRequest("add_generation_prompt: a prompt ends where the answer begins")
+        fields = {"messages": list(conversation), "tools": tools, "reasoning_effort": reasoning_effort,
+                  "current_date": datetime.date.today().isoformat()}
+        try:
+            text = json.dumps({name: value for name, value in fields.items() if value is not None}, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequest(f"a conversation holds something that is not JSON: {error}") from None
+        ids = self._llm._engine.chat_prompt(text)
+        return ids if tokenize else self.decode(ids)
+
+    @property
+    def eos_token_id(self) -> int:
+        return self._llm._engine.stop_tokens[0]
+
+    @property
+    def eos_token(self) -> str:
+        return self.decode(self.eos_token_id)
+
+    @property
+    def vocab_size(self) -> int:
+        return self._llm._engine.vocab
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self.decode(one) for one in ids]
+
+    def _is_special(self, token: int) -> bool:
+        if token not in self._special:
+            name = self._llm.detokenize([token])
+            self._special[token] = self._llm.tokenize(name, True) == [token] != self._llm.tokenize(name, False)
+        return self._special[token]
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"moesaic's tokenizer has no {name!r}; transformers.AutoTokenizer reads the model's own tokenizer.json")

@@ -18,8 +18,8 @@ class Names:
 
     renamed: another name of one of the function's own arguments, and how a value becomes that argument's.
     ignored: whatever the value, it changes no answer.
-    refused: what to use instead. Values that ask for nothing are taken: None, False, 0, what is empty, and those of
-        neutral.
+    refused: what to use instead; a name that ends in * is the beginning of names. Values that ask for nothing are taken:
+        None, False, 0, what is empty, and those of neutral.
     """
 
     def __init__(self, *, renamed: Mapping[str, tuple[str, Callable[[str, Any], Any]]] | None = None, ignored: str = "",
@@ -37,8 +37,8 @@ class Names:
                 taken[name] = value
             elif name in self.renamed:
                 self._rename(name, value, values, taken)
-            elif name in self.refused:
-                self._refuse(name, value)
+            elif (advice := self._advice(name)) is not None:
+                self._refuse(name, value, advice)
             elif name not in self.ignored:
                 raise InvalidRequest(self._unknown(name, known))
         return taken
@@ -50,10 +50,17 @@ class Names:
         if value is not None:
             taken[own] = convert(name, value)
 
-    def _refuse(self, name: str, value: Any) -> None:
+    def knows(self, name: str) -> bool:
+        return name in self.renamed or name in self.ignored or self._advice(name) is not None
+
+    def _advice(self, name: str) -> str | None:
+        families = (self.refused[one] for one in self.refused if one.endswith("*") and name.startswith(one[:-1]))
+        return self.refused.get(name) or next(families, None)
+
+    def _refuse(self, name: str, value: Any, advice: str) -> None:
         empty = value is None or isinstance(value, (bool, numbers.Number, str, list, tuple, dict)) and not value
         if not empty and not any(type(value) is type(one) and value == one for one in self.neutral.get(name, ())):
-            raise InvalidRequest(f"{name}: {self.refused[name]}")
+            raise InvalidRequest(f"{name}: {advice}")
 
     def _unknown(self, name: str, known: frozenset[str]) -> str:
         near = difflib.get_close_matches(name, [*known, *self.renamed], n=1)
@@ -78,8 +85,7 @@ def by_name(names: Names, what: str) -> Callable[[_F], _F]:
             twice = [name for name in places[:len(arguments)] if name in values]
             if twice:
                 raise InvalidRequest(f"{what}: {twice[0]} is given twice")
-            foreign = {name for name in values if name in names.renamed or name in names.refused or name in names.ignored}
-            further = {} if not open_ended else {n: v for n, v in values.items() if n not in known and n not in foreign}
+            further = {n: v for n, v in values.items() if open_ended and n not in known and not names.knows(n)}
             own = names.own({n: v for n, v in values.items() if n not in further}, known)
             missing = [name for name in needed if name not in places[:len(arguments)] and name not in own]
             if missing:
@@ -134,25 +140,30 @@ LLM_NAMES = Names(
         performance_mode attention_backend attention_config moe_backend linear_backend enable_flashinfer_autotune kernel_config
         stream_interval max_num_partial_prefills max_long_partial_prefills long_prefill_token_threshold download_dir
         safetensors_load_strategy disable_cascade_attn served_model_name shutdown_timeout
+        aggregate_engine_logging enable_logging_iteration_details log_level log_config_file show_hidden_metrics_for_version
+        kv_cache_metrics kv_cache_metrics_sample cudagraph_metrics enable_mfu_metrics per_request_spec_decode_metrics
+        enable_layerwise_nvtx_tracing jit_monitor_mode jit_monitor_verbose fail_on_environ_validation enable_shm_tensor_arena
+        enable_cumem_allocator long_prefill_token_threshold_adaptive safetensors_prefetch_num_threads safetensors_prefetch_block_size
         numa_bind numa_bind_nodes numa_bind_cpus""",
     refused={
-        """tensor_parallel_size pipeline_parallel_size data_parallel_size data_parallel_size_local data_parallel_rank
-        data_parallel_start_rank data_parallel_address data_parallel_rpc_port data_parallel_backend data_parallel_hybrid_lb
-        data_parallel_external_lb prefill_context_parallel_size decode_context_parallel_size enable_expert_parallel
-        distributed_executor_backend device_ids nnodes node_rank master_addr master_port enable_eplb eplb_config enable_dbo
-        all2all_backend max_parallel_loading_workers worker_use_ray ray_workers_use_nsight""": _DEVICES,
+        """tensor_parallel_size pipeline_parallel_size data_parallel_* prefill_context_parallel_size
+        decode_context_parallel_size dcp_* cp_* enable_expert_parallel enable_elastic_ep elastic_ep_* enable_ep_weight_filter
+        expert_placement_strategy distributed_* cpu_distributed_* device_ids nnodes node_rank master_addr master_port enable_eplb
+        eplb_config enable_dbo dbo_* dp_* ubatch_size all2all_backend disable_nccl_* enable_nccl_* enable_hc_sp enable_batch_sharded_sampling
+        max_parallel_loading_workers worker_use_ray ray_workers_use_nsight""": _DEVICES,
         "gpu_memory_utilization kv_cache_memory_bytes num_gpu_blocks_override": _MEMORY,
         """cpu_offload_gb offload_backend cpu_offload_params offload_group_size offload_num_in_group offload_prefetch_step
         offload_params kv_offloading_size kv_offloading_backend kv_transfer_config""": _OFFLOAD,
         "speculative_config speculative_model num_speculative_tokens spec_method spec_model spec_tokens": _SPECULATIVE,
         """enable_lora max_loras max_lora_rank max_cpu_loras lora_dtype lora_target_modules fully_sharded_loras default_mm_loras
-        lora_modules long_lora_scaling_factors""": _LORA,
-        "dtype quantization quantization_config quantization_param_path": _WEIGHTS,
+        lora_modules long_lora_scaling_factors max_lora_cls_labels specialize_active_lora enable_mixed_moe_lora_format
+        enable_moe_shared_loras enable_tower_connector_lora""": _LORA,
+        "dtype quantization quantization_config quantization_param_path allow_deprecated_quantization kv_cache_dtype_skip_layers": _WEIGHTS,
         """revision code_revision tokenizer_revision hf_token hf_config_path load_format config_format model_weights
         model_loader_extra_config ignore_patterns""": _LOADING,
         "hf_overrides model_class_overrides": "the model's config.json says what it is; edit it there",
-        """limit_mm_per_prompt mm_processor_kwargs media_io_kwargs mm_processor_cache_gb mm_encoder_tp_mode enable_mm_embeds
-        allowed_local_media_path allowed_media_domains language_model_only skip_mm_profiling interleave_mm_strings""": _TEXT,
+        """limit_mm_per_prompt mm_* media_io_kwargs enable_mm_* allowed_local_media_path allowed_media_domains language_model_only
+        skip_mm_profiling interleave_mm_strings disable_chunked_mm_input video_*""": _TEXT,
         "task runner convert pooler_config override_pooler_config": "this engine generates text, and does nothing else",
         "tokenizer_mode skip_tokenizer_init": "the tokenizer is built in; tokenizer= names a file",
         "chat_template chat_template_content_format trust_request_chat_template": _CHAT,
@@ -163,12 +174,18 @@ LLM_NAMES = Names(
         "logits_processors": "use logit_bias, allowed_token_ids, bad_words or structured_outputs of SamplingParams",
         "structured_outputs_config guided_decoding_backend": "the grammar engine is built in; SamplingParams has structured_outputs",
         "scheduling_policy": "requests begin in the order in which they come",
-        "disable_sliding_window": "the model's layers have their windows",
+        "disable_sliding_window swa_bounded_replay": "the model's layers have their windows",
+        "max_num_active_seqs max_num_queued_* max_num_scheduled_tokens": "use max_batch and max_rows; all that is submitted waits",
+        "watermark*": "answers carry no watermark",
         "enable_prompt_embeds": "a prompt is text or token ids",
         "additional_config kv_events_config worker_cls worker_extension_cls scheduler_cls profiler_config otlp_traces_endpoint "
         "collect_detailed_traces enable_sleep_mode model_impl disable_hybrid_kv_cache_manager enable_return_routed_experts "
-        "weight_transfer_config calculate_kv_scales io_processor_plugin logging_config ec_transfer_config "
-        "return_sampling_mask prefix_caching_hash_algo": _PARTS,
+        "weight_transfer_config calculate_kv_scales io_processor_plugin logging_config ec_* return_sampling_mask "
+        "prefix_caching_hash_algo aux_output_config diffusion_config engram_config mamba_* enable_mamba_* gdn_* kda_* replayssm_* "
+        "use_replayssm sparse_indexer_* ir_op_priority monokernel tokens_only enable_trace_replay renderer_num_workers sleep_* "
+        "kv_sharing_fast_prefill prefix_cache_retention_interval prefix_match_unit prefill_schedule_interval "
+        "fault_tolerance_config enable_fault_tolerance watchdog_config scheduler_reserve_full_isl use_fp64_gumbel pt_load_map_location "
+        "custom_histogram_buckets": _PARTS,
     },
     neutral={
         """tensor_parallel_size pipeline_parallel_size data_parallel_size data_parallel_size_local nnodes
@@ -195,7 +212,7 @@ PARAMS_NAMES = Names(
         "detokenize": "an answer always has its text beside token_ids",
         "truncate_prompt_tokens": "shorten the prompt before; get_tokenizer() counts tokens",
         "repetition_detection": "use repetition_penalty, frequency_penalty or max_tokens",
-        "routed_experts_prompt_start trace_decode_token_ids": _PARTS,
+        "routed_experts_prompt_start trace_decode_token_ids watermarking": _PARTS,
         "max_completion_tokens max_new_tokens": "use max_tokens", "top_logprobs": "use logprobs", "reasoning_effort": "give it to chat()",
         "prompt_adapter_request lora_request": _LORA,
     },

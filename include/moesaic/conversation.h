@@ -70,6 +70,8 @@ struct Conversation {
   std::string current_date;  // 2025-06-28; empty: not mentioned
   std::string knowledge_cutoff = "2024-06";
   std::string model_identity = "You are ChatGPT, a large language model trained by OpenAI.";
+  // The last message, a text or a thought of the assistant's, has not ended: the answer goes on with it.
+  bool continues = false;
 };
 
 }  // namespace moesaic

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,10 +24,14 @@ struct StopRules {
 // may begin a stop string. The end of the output releases none of them.
 class AnswerStream {
  public:
-  // chat: the tokens are harmony, from behind <|start|>assistant; stop strings then do not count in analysis
-  // and tool calls. The tokenizer must outlive the stream.
+  // chat: the tokens are harmony; stop strings then do not count in analysis and tool calls. The tokenizer
+  // must outlive the stream.
   AnswerStream(const Tokenizer& tokenizer, bool chat, std::vector<std::string> stop_strings,
                const StopRules& rules = {});
+
+  // Chat, before any push: see HarmonyParser. Of the prompt's last message, pieces and messages have what the
+  // answer adds.
+  void continue_from(std::span<const int32_t> prompt) { parser_.continue_from(prompt); }
 
   // ends: a stop token, which is no text unless the rules say so. A piece is empty only for a tool call
   // without text.

@@ -34,7 +34,9 @@ struct Active {
                 .ends_after = r.ends_after}),
         callbacks(std::move(c)),
         stop(std::move(cancel)),
-        prompt_logprobs(r.sampling.prompt_logprobs) {}
+        prompt_logprobs(r.sampling.prompt_logprobs) {
+    if (r.chat) stream.continue_from(r.prompt);
+  }
 
   std::shared_ptr<Request> request;
   AnswerStream stream;

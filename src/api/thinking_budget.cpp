@@ -22,10 +22,9 @@ std::unique_ptr<TokenOverride> ThinkingBudget::make(const Tokenizer& tokenizer,
   for (const char* name : {"<|start|>", "<|channel|>", "<|message|>", "<|end|>"}) {
     if (!tokenizer.special_id(name)) return nullptr;
   }
-  const auto start = std::find(prompt.rbegin(), prompt.rend(), tokenizer.special_id("<|start|>").value());
-  if (start == prompt.rend()) return nullptr;
+  if (std::ranges::find(prompt, tokenizer.special_id("<|start|>").value()) == prompt.end()) return nullptr;
   std::unique_ptr<ThinkingBudget> made(new ThinkingBudget(tokenizer, tokens, must_call));
-  made->continue_from(prompt.last(static_cast<size_t>(start - prompt.rbegin())));
+  made->parser_.continue_from(prompt);
   return made;
 }
 
@@ -39,13 +38,6 @@ ThinkingBudget::ThinkingBudget(const Tokenizer& tokenizer, int tokens, bool must
       left_(std::min(tokens, kMostTokens)) {
   const auto channel = std::find(way_out_.begin(), way_out_.end(), channel_);
   behind_channel_ = static_cast<size_t>(channel - way_out_.begin()) + 1;
-}
-
-// header: what the prompt has behind its last <|start|>. A parser begins behind "assistant".
-void ThinkingBudget::continue_from(std::span<const int32_t> header) {
-  if (tokenizer_->decode(header) == "assistant") return;
-  parser_.push(start_);
-  for (const int32_t token : header) parser_.push(token);
 }
 
 bool ThinkingBudget::ends_message(int32_t token) const {

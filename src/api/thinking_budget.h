@@ -33,7 +33,6 @@ class ThinkingBudget final : public TokenOverride {
 
  private:
   ThinkingBudget(const Tokenizer& tokenizer, int tokens, bool must_call);
-  void continue_from(std::span<const int32_t> header);
   std::optional<size_t> forced_for(int32_t sampled) const;
   void follow(int32_t token);
   bool ends_message(int32_t token) const;

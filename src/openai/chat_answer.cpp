@@ -26,6 +26,7 @@ ChatAnswer::ChatAnswer(const Service& service, const Options& options)
       special_(service.model),
       choices_(options.choices),
       open_(options.choices) {
+  for (Choice& choice : choices_) choice.outcome.prompt_tokens = options.prompt_tokens;
   head_ = fmt::format(R"({{"id":{},"object":"chat.completion.chunk","created":{},"model":{},"choices":)",
                       dump(id_), created_, dump(name_));
 }
@@ -81,7 +82,11 @@ void ChatAnswer::write(int index, const Json& delta, const Json& logprobs, const
                  {"logprobs", logprobs},
                  {"finish_reason", finish == nullptr ? Json() : Json(finish)}};
   if (options_.token_ids) choice["token_ids"] = std::exchange(choices_[index].tokens, {});
-  append_event(sse, fmt::format("{}[{}]}}", head_, dump(choice)));
+  append_event(sse, fmt::format("{}[{}]{}", head_, dump(choice), tail()));
+}
+
+std::string ChatAnswer::tail() const {
+  return options_.continuous_usage ? fmt::format(R"(,"usage":{}}})", dump(usage_json())) : "}";
 }
 
 // The role, and with token_ids the prompt.
@@ -92,7 +97,7 @@ void ChatAnswer::begin(int index, std::string& sse) {
                        {"finish_reason", nullptr}};
   const std::string prompt =
       options_.token_ids ? fmt::format(R"(,"prompt_token_ids":{})", dump(options_.prompt)) : "";
-  append_event(sse, fmt::format("{}[{}]{}}}", head_, dump(choice), prompt));
+  append_event(sse, fmt::format("{}[{}]{}{}", head_, dump(choice), prompt, tail()));
   choices_[index].started = true;
 }
 
@@ -117,14 +122,20 @@ const char* ChatAnswer::finish_reason(const Choice& choice) {
   return choice.calls.empty() ? "stop" : "tool_calls";
 }
 
+// What the end says takes the place of what was counted until then.
+void ChatAnswer::take_counts(const AnswerEvent& event, Choice& choice) {
+  if (event.token) ++choice.outcome.generated_tokens;
+  if (event.read) choice.outcome.cached_tokens = event.read->progress.cached;
+  if (!event.end) return;
+  choice.outcome = *event.end;
+  --open_;
+}
+
 void ChatAnswer::add(const AnswerEvent& event, std::string* sse) {
   Choice& choice = choices_[event.choice];
   const Delta delta = take(event, choice);
   if (event.token && options_.token_ids) choice.tokens.push_back(event.token->token);
-  if (event.end) {
-    choice.outcome = *event.end;
-    --open_;
-  }
+  take_counts(event, choice);
   if (sse == nullptr) {
     choice.content += delta.content, choice.reasoning += delta.reasoning;
     choice.logprobs.insert(choice.logprobs.end(), delta.logprobs.begin(), delta.logprobs.end());

@@ -18,10 +18,12 @@ class ChatAnswer : public Answer {
  public:
   struct Options {
     int choices = 1;
-    Callable functions;          // text for another recipient is content
-    bool logprobs = false;       // of the tokens of the content
-    bool include_usage = false;  // a last chunk with the usage and without choices
-    bool reasoning = true;       // is shown
+    Callable functions;             // text for another recipient is content
+    bool logprobs = false;          // of the tokens of the content
+    bool include_usage = false;     // a last chunk with the usage and without choices
+    bool continuous_usage = false;  // each chunk has the usage so far
+    int prompt_tokens = 0;          // known before the end
+    bool reasoning = true;          // is shown
     // vLLM's return_token_ids: a chunk has the ids of all tokens since the one before, the first one the
     // prompt's too
     bool token_ids = false;
@@ -63,12 +65,15 @@ class ChatAnswer : public Answer {
   Delta take(const AnswerEvent& event, Choice& choice);
   static void take_call(const TextPiece& piece, const std::string& name, Choice& choice, Delta& delta);
   void take_logprobs(const AnswerEvent& event, Choice& choice, Delta& delta);
+  void take_counts(const AnswerEvent& event, Choice& choice);
   void write(int index, const Json& delta, const Json& logprobs, const char* finish, std::string& sse);
   void write(int index, const Delta& delta, std::string& sse);
   void begin(int index, std::string& sse);
   void write_progress(const AnswerEvent& event, std::string& sse) const;
   static const char* finish_reason(const Choice& choice);
   Json usage_json() const;
+  // Behind a chunk's choices: the usage so far, where it is wanted, and the end.
+  std::string tail() const;
   Json message_of(const Choice& choice) const;
 
   const Model& model_;

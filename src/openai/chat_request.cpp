@@ -21,7 +21,20 @@ struct ChatRequest : ChatTask {
   int n = 1;
   StreamFields stream;
   bool token_ids = false;  // in the answer
+  bool continues = false;  // the last message
 };
+
+// vLLM's words. An answer either goes on with the last message or begins one of its own.
+bool read_continues(Fields& fields) {
+  bool continues = false;
+  fields.read("continue_final_message", continues);
+  bool begins = !continues;
+  fields.read("add_generation_prompt", begins);
+  if (begins == continues)
+    fields.refuse("add_generation_prompt", begins ? "must be false with continue_final_message"
+                                                  : "may be false with continue_final_message only");
+  return continues;
+}
 
 void read_logprobs(Fields& fields, SamplingParams& sampling) {
   bool wanted = false;
@@ -48,15 +61,25 @@ ChatRequest read_chat(Fields& fields, const Service& service) {
   r.cache_salt = read_cache_salt(fields);
   r.stream = read_stream(fields);
   fields.read("return_token_ids", r.token_ids);
+  r.continues = read_continues(fields);
   const Json* messages = fields.find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty())
     fields.refuse("messages", "must be an array of at least one message");
   return r;
 }
 
+// A thought without an answer has not ended.
+void leave_open(Conversation& conversation) {
+  std::vector<Message>& messages = conversation.messages;
+  conversation.continues = true;
+  if (messages.size() < 2 || messages.back().channel != "final" || !messages.back().text.empty()) return;
+  if (messages.end()[-2].channel == "analysis") messages.pop_back();
+}
+
 Result<Conversation> conversation_of(const Json& root, const ChatRequest& r, const Service& service) {
   Conversation conversation = new_conversation(r.tools, r.form, r.thinking, service);
   RETURN_IF_ERROR(read_messages(root["messages"], kConversation, conversation));
+  if (r.continues) leave_open(conversation);
   return conversation;
 }
 
@@ -77,6 +100,10 @@ PreparedRequestOrError prepare_chat(std::string_view body, const Service& servic
   auto made = chat_generation(r, conversation_of(root.value(), r, service), "messages", fields, service);
   if (auto* error = std::get_if<ApiError>(&made)) return *error;
   auto& generation = std::get<GenerationRequest>(made);
+  if (r.continues && !generation.grammar.empty())
+    fields.refuse("continue_final_message",
+                  "goes on with a text: no form of the answer, strict function or forced call applies");
+  if (!fields.ok()) return *fields.refusal();
   PreparedRequest prepared{.requests = repeated(generation, r.n),
                            .answer = nullptr,
                            .stream = r.stream.stream,
@@ -86,6 +113,8 @@ PreparedRequestOrError prepare_chat(std::string_view body, const Service& servic
                               .functions = Callable(r.tools),
                               .logprobs = r.sampling.top_logprobs >= 0,
                               .include_usage = r.stream.include_usage,
+                              .continuous_usage = r.stream.continuous_usage,
+                              .prompt_tokens = static_cast<int>(generation.prompt.size()),
                               .reasoning = r.thinking.shown,
                               .token_ids = r.token_ids};
   if (r.token_ids) options.prompt = std::move(generation.prompt);

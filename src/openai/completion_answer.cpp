@@ -30,6 +30,7 @@ CompletionAnswer::CompletionAnswer(const Service& service, Options options)
   for (size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
     if (!options_.echoes.empty()) choice.text = options_.echoes[i / options_.n];
+    if (!options_.prompt_sizes.empty()) choice.outcome.prompt_tokens = options_.prompt_sizes[i / options_.n];
     // With log-probabilities the prompt's tokens come too, and are counted then.
     if (!options_.logprobs) choice.offset = characters(choice.text);
     choice.logprobs = new_logprobs();
@@ -92,6 +93,8 @@ void CompletionAnswer::add(const AnswerEvent& event, std::string* sse) {
   Choice& choice = choices_[event.choice];
   for (const SampledToken& token : event.prompt) add_logprob(token, choice.offset > 0, choice);
   take_answer(event, choice);
+  if (event.token && options_.answered) ++choice.outcome.generated_tokens;
+  if (event.read) choice.outcome.cached_tokens = event.read->progress.cached;
   if (event.end) {
     choice.outcome = *event.end;
     if (!options_.answered) choice.outcome.generated_tokens = 0;
@@ -108,6 +111,7 @@ void CompletionAnswer::add(const AnswerEvent& event, std::string* sse) {
   if (sse == nullptr || prompt_only || (choice.text.empty() && choice.tokens.empty() && !event.end)) return;
   Json chunk = head_;
   chunk["choices"] = Json::array({choice_json(event.choice)});
+  if (options_.continuous_usage) chunk["usage"] = usage_json();
   append_event(*sse, dump(chunk));
   choice.begun = true;
   choice.text.clear();

@@ -14,8 +14,10 @@ class CompletionAnswer : public Answer {
   struct Options {
     int prompts = 1, n = 1;  // choice i belongs to prompt i / n
     bool logprobs = false, include_usage = false;
-    std::vector<std::string> echoes;  // the prompts' texts, to stand before the answers; or none
-    bool answered = true;             // false: the prompt alone is wanted, and what is generated is left out
+    bool continuous_usage = false;       // each chunk has the usage so far
+    std::vector<int> prompt_sizes = {};  // tokens of each prompt, known before the end
+    std::vector<std::string> echoes;     // the prompts' texts, to stand before the answers; or none
+    bool answered = true;  // false: the prompt alone is wanted, and what is generated is left out
     // vLLM's return_token_ids: of each prompt with its first chunk, and of each token in a chunk of its own
     bool token_ids = false;
     std::vector<std::vector<int32_t>> prompt_tokens = {};  // with token_ids, of each prompt

@@ -135,11 +135,14 @@ PreparedRequestOrError prepare_completion(std::string_view body, const Service& 
                                     .n = r.n,
                                     .logprobs = r.sampling.top_logprobs >= 0,
                                     .include_usage = r.stream.include_usage,
+                                    .continuous_usage = r.stream.continuous_usage,
+                                    .prompt_sizes = {},
                                     .echoes = {},
                                     .answered = r.answered,
                                     .token_ids = r.token_ids};
   if (r.token_ids) options.prompt_tokens = r.prompts;
   for (Tokens& prompt : r.prompts) {
+    options.prompt_sizes.push_back(static_cast<int>(prompt.size()));
     if (r.echo) options.echoes.push_back(service.model.detokenize(prompt));
     const GenerationRequest one{.prompt = prompt,
                                 .sampling = r.sampling,

@@ -16,7 +16,7 @@ constexpr std::string_view kFalse = "[false]", kTrue = "[true]", kEmpty = "[[]]"
 constexpr KnownField kStreamOptions[] = {
     {"include_usage"},
     {"include_obfuscation", kIgnored},
-    {"continuous_usage_stats", kRefused, kFalse, "include_usage gives the usage at the end"},
+    {"continuous_usage_stats"},
 };
 constexpr FieldTable kStreamOptionsMembers{{{{"`stream_options`", kStreamOptions}}}};
 
@@ -284,8 +284,6 @@ constexpr KnownField kConversation[] = {
     {"skip_special_tokens", kRefused, kTrue, "special tokens never stand in content"},
     {"chat_template", kRefused, kNoText, "the prompt is harmony's"},
     {"documents", kRefused, kEmpty, "send them in messages"},
-    {"add_generation_prompt", kRefused, kTrue, "the answer begins a message of its own"},
-    {"continue_final_message", kRefused, kFalse, "the answer begins a message of its own"},
     {"echo", kRefused, kFalse, "a chat's answer is the new message alone"},
     {"reasoning_format", kRefused, R"(["auto", "deepseek"])", "reasoning comes as reasoning_content"},
     {"separate_reasoning", kRefused, kTrue, "reasoning comes as reasoning_content"},
@@ -304,6 +302,8 @@ constexpr KnownField kChat[] = {
     {"logprobs", kRead, kFalse},
     {"return_token_ids", kRead, kFalse},
     {"return_progress", kRead, kFalse},
+    {"continue_final_message", kRead, kFalse},
+    {"add_generation_prompt", kRead, kTrue},
     {"response_format", kRead, R"([{"type": "text"}])", {}, &kResponseFormatMembers},
     {"prediction", kIgnored},
     {"n_cmpl", kRefused, "[1]", "use n"},

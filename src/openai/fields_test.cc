@@ -35,18 +35,21 @@ TextPiece piece(const char* channel, const char* text) {
 
 // The parts of an answer to some tokens, without its ids and what it repeats of the request.
 Json answer_of(const PreparedRequest& prepared) {
+  std::string sse;  // of a stream: its ends
   for (int i = 0; i < static_cast<int>(prepared.requests.size()); ++i) {
     const SampledToken token{.token = 5, .logprobs = {.logprob = -1, .top = {{5, -1}}}};
     prepared.answer->add({.choice = i, .token = token, .pieces = {piece("analysis", "a")}}, nullptr);
     prepared.answer->add({.choice = i, .token = token, .pieces = {piece("final", "b")}}, nullptr);
-    prepared.answer->add({.choice = i, .end = Outcome{.finish = FinishReason::kStop}}, nullptr);
+    prepared.answer->add({.choice = i, .end = Outcome{.finish = FinishReason::kStop}},
+                         prepared.stream ? &sse : nullptr);
   }
   Json whole = Json::parse(prepared.answer->whole());
   Json parts = Json::array({whole.value("choices", Json()), whole.value("output", Json())});
   for (Json& item : parts[1]) item.erase("id");
-  std::string sse;
   prepared.answer->finish(sse);
-  parts.push_back(std::count(sse.begin(), sse.end(), '\n'));  // whether there is an event with the usage
+  int usages = 0;
+  for (size_t at = 0; (at = sse.find("\"usage\"", at)) != std::string::npos; ++at) ++usages;
+  parts.push_back(usages);
   return parts;
 }
 
@@ -173,6 +176,7 @@ constexpr ReadCase kReadCases[] = {
     {"stream", "true"},
     {"stream_options", R"({"include_usage": true})", R"({"stream": true})"},
     {"include_usage", "true"},
+    {"continuous_usage_stats", "true", R"({"stream": true, "stream_options": {"include_usage": true}})"},
     {"temperature", "0.5"},
     {"top_p", "0.5"},
     {"top_k", "7"},
@@ -226,6 +230,8 @@ constexpr ReadCase kReadCases[] = {
     {"type", R"("disabled")", "{}", "`thinking`"},
     {"return_token_ids", "true"},
     {"return_progress", "true"},
+    {"continue_final_message", "true",
+     R"({"messages": [{"role": "user", "content": "ho"}, {"role": "assistant", "content": "hey"}]})"},
     {"model_identity", R"("You are Tiny.")"},
     {"include_reasoning", "false"},
     {"parallel_tool_calls", "false"},
@@ -262,6 +268,7 @@ constexpr ReadCase kOneValueCases[] = {
     {"best_of", "2"},
     {"previous_response_id", R"("resp_1")"},
     {"store", "17"},
+    {"add_generation_prompt", "false"},
     {"repeat_last_n", "64", R"({"presence_penalty": 1})"},
 };
 

@@ -253,6 +253,8 @@ StreamFields read_stream(Fields& fields) {
   }
   Fields inner(*options);
   inner.read("include_usage", r.include_usage);
+  inner.read("continuous_usage_stats", r.continuous_usage);
+  r.continuous_usage = r.continuous_usage && r.include_usage;  // as vLLM has it
   if (!inner.ok()) fields.refuse("stream_options", inner.refusal()->message);
   return r;
 }

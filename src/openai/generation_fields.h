@@ -45,11 +45,13 @@ void read_format(Fields& fields, const char* key, const Json* format, AnswerForm
 // The same in other servers' words, and what only they have: guided_json, guided_regex, guided_choice,
 // guided_grammar and structured_outputs (vLLM), regex and ebnf (SGLang), json_schema and grammar (llama.cpp).
 void read_other_formats(Fields& fields, AnswerForm& form);
-// stream and stream_options.include_usage
+// stream, stream_options and return_progress
 struct StreamFields {
   bool stream = false;
   bool include_usage = false;  // stream_options: a last chunk with the usage
-  bool progress = false;       // llama.cpp's return_progress
+  // stream_options.continuous_usage_stats: each chunk has the usage so far
+  bool continuous_usage = false;
+  bool progress = false;  // llama.cpp's return_progress
 };
 StreamFields read_stream(Fields& fields);
 

@@ -74,8 +74,9 @@ void write_content_type(const std::string& content_type, TokenWriter& writer) {
   writer.text(std::string_view(content_type).substr(kConstrain.size()));
 }
 
-// The pieces are encoded one by one, as the reference does: that decides the tokens.
-void write_message(const Message& message, TokenWriter& writer) {
+// The message without its end. The pieces are encoded one by one, as the reference does: that decides the
+// tokens.
+void write_open_message(const Message& message, TokenWriter& writer) {
   writer.special("<|start|>");
   writer.text(message.role == "tool" ? message.name : message.role);
   if (message.role != "tool" && !message.name.empty()) writer.text(":" + message.name);
@@ -92,15 +93,32 @@ void write_message(const Message& message, TokenWriter& writer) {
   }
   writer.special("<|message|>");
   writer.text(message.text);
+}
+
+void write_message(const Message& message, TokenWriter& writer) {
+  write_open_message(message, writer);
   writer.special(message.role == "assistant" && !message.recipient.empty() ? "<|call|>" : "<|end|>");
 }
 
-// Analysis before this index is not rendered: the index of the last final answer.
-size_t forgotten_before(const std::vector<Message>& messages) {
-  const auto last = std::find_if(messages.rbegin(), messages.rend(), [](const Message& message) {
+// Analysis before this index is not rendered: the index of the last final answer that has ended.
+size_t forgotten_before(const Conversation& conversation) {
+  const std::vector<Message>& messages = conversation.messages;
+  const auto end = messages.rbegin() + (conversation.continues ? 1 : 0);
+  const auto last = std::find_if(end, messages.rend(), [](const Message& message) {
     return message.role == "assistant" && message.channel == "final";
   });
   return messages.rend() - last;
+}
+
+Status check_continues(const Conversation& conversation) {
+  if (!conversation.continues) return {};
+  const std::vector<Message>& messages = conversation.messages;
+  if (messages.empty() || messages.back().role != "assistant")
+    return invalid("the last message is not the assistant's: it cannot be continued");
+  if (!messages.back().recipient.empty())
+    return invalid("the last message calls a tool: it cannot be continued");
+  if (messages.back().text.empty()) return invalid("the last message has no text to be continued");
+  return {};
 }
 
 Status check_message(const Message& message, size_t index) {
@@ -178,15 +196,21 @@ Result<std::string> developer_text(const Conversation& conversation) {
 
 Result<std::vector<int32_t>> render_conversation(const Conversation& conversation, const Tokenizer& tokenizer,
                                                  const TokenLimit& limit) {
+  RETURN_IF_ERROR(check_continues(conversation));
   TokenWriter writer(tokenizer, limit);
   RETURN_IF_ERROR(write_preamble(conversation, writer));
-  const size_t forgotten = forgotten_before(conversation.messages);
-  for (size_t i = 0; i < conversation.messages.size() && !writer.full(); ++i) {
+  const size_t forgotten = forgotten_before(conversation);
+  const size_t ended = conversation.messages.size() - (conversation.continues ? 1 : 0);
+  for (size_t i = 0; i < ended && !writer.full(); ++i) {
     const Message& message = conversation.messages[i];
     RETURN_IF_ERROR(check_message(message, i));
     const bool is_preamble = i == 0 && message.role == "system";
     const bool thought = i < forgotten && message.channel == "analysis";
     if (!is_preamble && !thought) write_message(message, writer);
+  }
+  if (conversation.continues) {
+    write_open_message(conversation.messages.back(), writer);
+    return writer.take();
   }
   writer.special("<|start|>");
   writer.text("assistant");

@@ -15,9 +15,10 @@
 
 namespace moesaic {
 
-// Ends with <|start|>assistant. Text never becomes special tokens, whatever it says; only a content type that
-// begins with <|constrain|> does. Fails on unknown roles, tool messages without a name, parameters that are
-// not a JSON object, and tokenizers without harmony's special tokens.
+// Ends with <|start|>assistant, or where Conversation::continues, with the last message's text. Text never
+// becomes special tokens, whatever it says; only a content type that begins with <|constrain|> does. Fails on
+// unknown roles, tool messages without a name, parameters that are not a JSON object, tokenizers without
+// harmony's special tokens, and a last message that cannot go on.
 Result<std::vector<int32_t>> render_conversation(const Conversation& conversation, const Tokenizer& tokenizer,
                                                  const TokenLimit& limit = {});
 

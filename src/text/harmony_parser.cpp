@@ -15,6 +15,18 @@ HarmonyParser::HarmonyParser(const Tokenizer& tokenizer) : tokenizer_(&tokenizer
   open_header(false);
 }
 
+void HarmonyParser::continue_from(std::span<const int32_t> prompt) {
+  const auto start = std::find(prompt.rbegin(), prompt.rend(), start_);
+  if (start == prompt.rend()) return;
+  const std::span<const int32_t> header = prompt.last(static_cast<size_t>(start - prompt.rbegin()));
+  if (tokenizer_->decode(header) == "assistant") return;
+  push(start_);
+  for (const int32_t token : header) push(token);
+  if (state_ == State::kDone) open_header(false);  // it was somebody else's message
+  message_.text.clear();
+  recoveries_ = 0;
+}
+
 bool HarmonyParser::ends_turn(int32_t token) const {
   return token == return_ || token == call_ || token == end_of_text_;
 }

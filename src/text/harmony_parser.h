@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,11 @@ struct HarmonyEvent {
   Message message;  // recipient: only of a call; the assistant's words to all have none
 };
 
-// Begins where render_conversation ends, behind <|start|>assistant. No output is an error: what does not
-// follow the format is read as the nearest thing that does, and counted. harmony_header.h has the rule for
-// headers. Where the assistant's turn goes over into a message of another role, which the model has invented,
-// it is over: nothing of that message is an event. The tokenizer must outlive the parser.
+// Begins where render_conversation ends: behind <|start|>assistant, or with continue_from inside a message.
+// No output is an error: what does not follow the format is read as the nearest thing that does, and counted.
+// harmony_header.h has the rule for headers. Where the assistant's turn goes over into a message of another
+// role, which the model has invented, it is over: nothing of that message is an event. The tokenizer must
+// outlive the parser.
 //
 // A header that a stop token, or the <|start|> of another one, ends, or that has more than kMaxHeaderTokens,
 // is a message without <|message|>.
@@ -49,6 +51,10 @@ class HarmonyParser {
 
   explicit HarmonyParser(const Tokenizer& tokenizer);
 
+  // Before any push: the output goes on from this prompt. What the prompt's last message has already is no
+  // event. Nothing changes where the prompt ends behind <|start|>assistant or in another's message, or is no
+  // conversation.
+  void continue_from(std::span<const int32_t> prompt);
   // In order; none after kDone.
   std::vector<HarmonyEvent> push(int32_t token);
   // The output was cut off: by a limit, a stop string, or a stop token that was not pushed. No kText, no

@@ -84,7 +84,6 @@ class Fields(Habits):
     def test_effort(self):
         self.assertFalse(self.chat(reasoning={"effort": "low"})["message"].get("reasoning_content"))
 
-    @known("continue_final_message (vLLM, aider's prefill) is refused")
     def test_continue(self):
         choice = self.chat([user(SUM), assistant("17 + 25 =")], continue_final_message=True, add_generation_prompt=False)
         self.assertEqual(choice["message"]["content"].strip(), "42")

@@ -8,7 +8,11 @@ namespace {
 
 const Json kParameters = {{"type", "object"}, {"properties", {{"path", {{"type", "string"}}}}}};
 
-Json user(const Question& q) { return {{"role", "user"}, {"content", std::string(kSay) + q.script}}; }
+Json messages_of(const Question& q) {
+  Json all = q.before;
+  if (!q.script.empty()) all.push_back({{"role", "user"}, {"content", std::string(kSay) + q.script}});
+  return all;
+}
 
 Json functions() {
   Json tools = Json::array();
@@ -41,7 +45,7 @@ void add_text(std::string& all, const std::string& text) {
 // ---- OpenAI's chat completions
 
 Json chat_body(const Question& q) {
-  Json body = {{"messages", Json::array({user(q)})}, {"tools", functions()}, {"temperature", 0}};
+  Json body = {{"messages", messages_of(q)}, {"tools", functions()}, {"temperature", 0}};
   body["stream_options"] = {{"include_usage", true}};
   if (q.limit > 0) body["max_tokens"] = q.limit;
   if (!q.stop.empty()) body["stop"] = q.stop;
@@ -59,7 +63,8 @@ Said read_chat(const Json& answer) {
             .tokens = answer["usage"]["completion_tokens"]};
   EXPECT_EQ(text_of(message, "reasoning_content"), said.reasoning);
   for (const Json& call : message.value("tool_calls", Json::array()))
-    said.calls.emplace_back(call["function"]["name"], call["function"]["arguments"]);
+    said.calls.emplace_back(call["function"]["name"], call["function"]["arguments"]),
+        said.ids.push_back(call["id"]);
   return said;
 }
 
@@ -72,7 +77,8 @@ void add_chat_delta(const Json& choice, Said& said) {
   for (const Json& call : delta.value("tool_calls", Json::array())) {
     const auto index = call["index"].get<size_t>();
     ASSERT_LE(index, said.calls.size());
-    if (index == said.calls.size()) said.calls.emplace_back(call["function"]["name"], "");
+    if (index == said.calls.size())
+      said.calls.emplace_back(call["function"]["name"], ""), said.ids.push_back(call["id"]);
     said.calls[index].second += call["function"]["arguments"].get<std::string>();
   }
 }
@@ -86,6 +92,20 @@ Said read_chat_stream(const std::string& text) {
   return said;
 }
 
+void add_chat_answer(const Said& said, Json& history) {
+  Json message = {{"role", "assistant"}, {"content", said.content}, {"reasoning_content", said.reasoning}};
+  for (size_t i = 0; i < said.calls.size(); ++i)
+    message["tool_calls"].push_back(
+        {{"id", said.ids[i]},
+         {"type", "function"},
+         {"function", {{"name", said.calls[i].first}, {"arguments", said.calls[i].second}}}});
+  history.push_back(std::move(message));
+}
+
+void add_chat_result(const Said& said, size_t call, const std::string& text, Json& history) {
+  history.push_back({{"role", "tool"}, {"tool_call_id", said.ids[call]}, {"content", text}});
+}
+
 // ---- Responses
 
 Json responses_body(const Question& q) {
@@ -94,7 +114,7 @@ Json responses_body(const Question& q) {
     tools.push_back({{"type", "function"}});
     tools.back().update(tool["function"]);
   }
-  Json body = {{"input", Json::array({user(q)})}, {"tools", std::move(tools)}, {"temperature", 0}};
+  Json body = {{"input", messages_of(q)}, {"tools", std::move(tools)}, {"temperature", 0}};
   if (q.limit > 0) body["max_output_tokens"] = q.limit;
   if (!q.stop.empty()) body["stop"] = q.stop;
   if (q.one_call) body["parallel_tool_calls"] = false;
@@ -104,7 +124,7 @@ Json responses_body(const Question& q) {
 void add_item(const Json& item, Said& said) {
   if (item["type"] == "function_call") {
     EXPECT_EQ(item["status"], "completed");
-    said.calls.emplace_back(item["name"], item["arguments"]);
+    said.calls.emplace_back(item["name"], item["arguments"]), said.ids.push_back(item["call_id"]);
     return;
   }
   std::string text;
@@ -144,13 +164,35 @@ Said read_response_stream(const std::string& text) {
   return said;
 }
 
+void add_items(const Said& said, Json& history) {
+  const auto parts = [](const char* type, const std::string& text) {
+    return Json::array({{{"type", type}, {"text", text}}});
+  };
+  if (!said.reasoning.empty())
+    history.push_back({{"type", "reasoning"},
+                       {"summary", Json::array()},
+                       {"content", parts("reasoning_text", said.reasoning)}});
+  if (!said.content.empty())
+    history.push_back(
+        {{"type", "message"}, {"role", "assistant"}, {"content", parts("output_text", said.content)}});
+  for (size_t i = 0; i < said.calls.size(); ++i)
+    history.push_back({{"type", "function_call"},
+                       {"call_id", said.ids[i]},
+                       {"name", said.calls[i].first},
+                       {"arguments", said.calls[i].second}});
+}
+
+void add_item_result(const Said& said, size_t call, const std::string& text, Json& history) {
+  history.push_back({{"type", "function_call_output"}, {"call_id", said.ids[call]}, {"output", text}});
+}
+
 // ---- Anthropic's messages
 
 Json messages_body(const Question& q) {
   Json tools = Json::array();
   for (const Json& tool : functions())
     tools.push_back({{"name", tool["function"]["name"]}, {"input_schema", kParameters}});
-  Json body = {{"model", "scripted"}, {"messages", Json::array({user(q)})}, {"tools", std::move(tools)}};
+  Json body = {{"model", "scripted"}, {"messages", messages_of(q)}, {"tools", std::move(tools)}};
   body["thinking"] = {{"type", "adaptive"}};
   body["temperature"] = 0;
   body["max_tokens"] = q.limit > 0 ? q.limit : 4000;
@@ -167,7 +209,8 @@ std::string reason_of(const Json& stop_reason) {
 void add_block(const Json& block, Said& said) {
   if (block["type"] == "thinking") add_text(said.reasoning, block["thinking"]);
   if (block["type"] == "text") add_text(said.content, block["text"]);
-  if (block["type"] == "tool_use") said.calls.emplace_back(block["name"], block["input"].dump());
+  if (block["type"] != "tool_use") return;
+  said.calls.emplace_back(block["name"], block["input"].dump()), said.ids.push_back(block["id"]);
 }
 
 Said read_message(const Json& answer) {
@@ -201,10 +244,30 @@ Said read_message_stream(const std::string& text) {
   return said;
 }
 
+void add_blocks(const Said& said, Json& history) {
+  Json blocks = Json::array();
+  if (!said.reasoning.empty())
+    blocks.push_back({{"type", "thinking"}, {"thinking", said.reasoning}, {"signature", ""}});
+  if (!said.content.empty()) blocks.push_back({{"type", "text"}, {"text", said.content}});
+  for (size_t i = 0; i < said.calls.size(); ++i)
+    blocks.push_back({{"type", "tool_use"},
+                      {"id", said.ids[i]},
+                      {"name", said.calls[i].first},
+                      {"input", Json::parse(said.calls[i].second)}});
+  history.push_back({{"role", "assistant"}, {"content", std::move(blocks)}});
+}
+
+// The results of one answer's calls are one message.
+void add_result_block(const Said& said, size_t call, const std::string& text, Json& history) {
+  if (call == 0) history.push_back({{"role", "user"}, {"content", Json::array()}});
+  history.back()["content"].push_back(
+      {{"type", "tool_result"}, {"tool_use_id", said.ids[call]}, {"content", text}});
+}
+
 // ---- Ollama's chat
 
 Json ollama_body(const Question& q) {
-  Json body = {{"model", "scripted"}, {"messages", Json::array({user(q)})}, {"tools", functions()}};
+  Json body = {{"model", "scripted"}, {"messages", messages_of(q)}, {"tools", functions()}};
   body["options"] = {{"temperature", 0}};
   if (q.limit > 0) body["options"]["num_predict"] = q.limit;
   if (!q.stop.empty()) body["options"]["stop"] = q.stop;
@@ -228,6 +291,17 @@ Said read_ollama(const Json& answer) {
   Said said;
   add_line(answer, said);
   return said;
+}
+
+void add_ollama_answer(const Said& said, Json& history) {
+  Json message = {{"role", "assistant"}, {"content", said.content}, {"thinking", said.reasoning}};
+  for (const auto& [name, arguments] : said.calls)
+    message["tool_calls"].push_back({{"function", {{"name", name}, {"arguments", Json::parse(arguments)}}}});
+  history.push_back(std::move(message));
+}
+
+void add_ollama_result(const Said& said, size_t call, const std::string& text, Json& history) {
+  history.push_back({{"role", "tool"}, {"tool_name", said.calls[call].first}, {"content", text}});
 }
 
 Said read_ollama_stream(const std::string& text) {
@@ -261,11 +335,14 @@ Said Api::ask(const ScriptedServer& server, const Question& question, bool strea
 }
 
 const std::vector<Api>& apis() {
-  static const std::vector<Api> all = {
-      {"chat", "/v1/chat/completions", false, true, chat_body, read_chat, read_chat_stream},
-      {"responses", "/v1/responses", false, true, responses_body, read_response, read_response_stream},
-      {"messages", "/v1/messages", true, true, messages_body, read_message, read_message_stream},
-      {"ollama", "/api/chat", true, false, ollama_body, read_ollama, read_ollama_stream}};
+  static const std::vector<Api> all = {{"chat", "/v1/chat/completions", false, true, chat_body, read_chat,
+                                        read_chat_stream, add_chat_answer, add_chat_result},
+                                       {"responses", "/v1/responses", false, true, responses_body,
+                                        read_response, read_response_stream, add_items, add_item_result},
+                                       {"messages", "/v1/messages", true, true, messages_body, read_message,
+                                        read_message_stream, add_blocks, add_result_block},
+                                       {"ollama", "/api/chat", true, false, ollama_body, read_ollama,
+                                        read_ollama_stream, add_ollama_answer, add_ollama_result}};
   return all;
 }
 

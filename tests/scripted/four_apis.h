@@ -3,6 +3,7 @@
 
 #include <ostream>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,7 +17,11 @@ struct Said {
   std::vector<std::pair<std::string, std::string>> calls;  // names, and arguments as JSON
   std::string finish;                                      // stop, tool_calls or length
   int tokens = 0;
-  bool operator==(const Said&) const = default;
+  std::vector<std::string> ids = {};  // of the calls, which no two answers share
+  bool operator==(const Said& o) const {
+    return std::tie(reasoning, content, calls, finish, tokens) ==
+           std::tie(o.reasoning, o.content, o.calls, o.finish, o.tokens);
+  }
 };
 std::ostream& operator<<(std::ostream& out, const Said& said);
 
@@ -24,10 +29,11 @@ std::ostream& operator<<(std::ostream& out, const Said& said);
 bool begins(const Said& cut, const Said& whole);
 
 struct Question {
-  std::string script;
-  int limit = 0;  // tokens; 0: as many as it takes
+  std::string script;  // empty: the last of `before` has one
+  int limit = 0;       // tokens; 0: as many as it takes
   std::vector<std::string> stop;
-  bool one_call = false;  // in an answer, where the API can say so
+  bool one_call = false;        // in an answer, where the API can say so
+  Json before = Json::array();  // earlier messages or items, as the API has them
 };
 
 struct Api {
@@ -37,6 +43,8 @@ struct Api {
   Json (*body)(const Question& question);
   Said (*whole)(const Json& answer);
   Said (*streamed)(const std::string& events);
+  void (*add_answer)(const Said& said, Json& history);  // as a client keeps it
+  void (*add_result)(const Said& said, size_t call, const std::string& text, Json& history);
 
   Said ask(const ScriptedServer& server, const Question& question, bool stream) const;
 };

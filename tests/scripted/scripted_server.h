@@ -24,7 +24,7 @@ inline Tokenizer tokenizer() {
 
 // With the vocabulary of models/tiny and nothing else of it.
 inline Result<Model> open_model(const server::Server::Progress& = {}) {
-  constexpr int kContext = 16384, kBatch = 8;
+  constexpr int kContext = 32768, kBatch = 8;
   const ModelConfig config{.name = "scripted",
                            .layers = 2,
                            .vocab = tokenizer().vocab_size(),

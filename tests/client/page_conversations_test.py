@@ -4,6 +4,7 @@ for screen readers. Exit status 77 where there is no Chromium."""
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -256,10 +257,47 @@ class Conversations(Case):
     def test_cut_off(self):
         self.ask("one", "an unfinished", finish="length")
         self.assertIn("Cut off at the limit", self.text(".assistant .foot"))
-        self.stub.answers.append({"content": "the rest"})
-        self.value("$$('.assistant .foot button').find(b => b.textContent === 'Go on').click()")
-        self.until("$$('.assistant .body').at(-1).innerText === 'the rest' && $('#send').dataset.name === 'send'")
-        self.assertEqual(self.messages()[1], ("assistant", "an unfinished"))
+        self.stub.answers.append({"content": " answer, with its end"})
+        self.click(".go-on")
+        self.until("$$('.assistant .body').at(-1).innerText === 'an unfinished answer, with its end' && $('#send').dataset.name === 'send'")
+        self.assertEqual(self.count(".assistant"), 1)
+        self.assertEqual(self.count(".go-on, .trouble"), 0)
+        body = self.stub.bodies[-1]
+        self.assertEqual((body["messages"][-1], body["continue_final_message"], body["add_generation_prompt"]),
+                         ({"role": "assistant", "content": "an unfinished"}, True, False))
+        self.ask("two", "2")
+        self.assertNotIn("continue_final_message", self.stub.bodies[-1])
+        self.assertEqual(self.messages()[1], ("assistant", "an unfinished answer, with its end"))
+
+    def test_a_thought_that_was_cut_off_goes_on(self):
+        self.ask("one", deltas=[{"reasoning_content": "Let me "}], finish="length")
+        self.value("$('.thought summary').click()")
+        self.stub.answers.append({"deltas": [{"reasoning_content": "see."}, {"content": "1"}]})
+        self.reload()
+        self.until("$('.go-on')")
+        self.value("$('.thought summary').click()")
+        self.click(".go-on")
+        self.until("$('.assistant .body').innerText === '1' && $('#send').dataset.name === 'send'")
+        self.assertEqual(self.stub.bodies[-1]["messages"][-1], {"role": "assistant", "content": None, "reasoning_content": "Let me "})
+        self.assertEqual(self.text(".thought .markdown"), "Let me see.")
+
+    def test_only_the_last_message_can_go_on(self):
+        self.ask("one", "as far", finish="length")
+        self.ask("two", "2")
+        self.assertEqual(self.value("getComputedStyle($('.go-on')).display"), "none")
+
+    def test_the_rate_is_of_tokens_not_of_chunks(self):
+        gate = threading.Event()
+        deltas = [{"content": "a"}, {"content": "b"}]
+        self.stub.answers.append({"deltas": deltas, "counts": [1, 101], "between": gate, "tokens": 101})
+        self.type("one")
+        self.page.press(*ENTER)
+        self.until("$('.assistant .body')?.innerText.includes('a')")
+        self.page.call("Runtime.evaluate", expression="new Promise(done => setTimeout(done, 500))", awaitPromise=True)
+        gate.set()
+        self.idle("one")
+        found = re.search(r"101 tokens · ([\d.]+) tok/s", self.text(".assistant .stats"))
+        self.assertTrue(20 < float(found[1]) < 210, found[0])
 
     def test_connection_breaks(self):
         self.ask("one", "as far as this", broken=True)

@@ -3,6 +3,7 @@ none."""
 
 import json
 import pathlib
+import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -52,6 +53,16 @@ class Page(Case):
             self.idle()
             self.assertIn("Stopped", self.text(".assistant .foot"))
             self.server.until("vllm:num_requests_running", 0)
+            prompt, tokens = (int(re.search(words, self.text(".assistant .stats"))[1]) for words in (r"prompt (\d+)", r"^(\d+) tokens?"))
+            self.assertEqual(self.text("#context"), f"{prompt + tokens:,} of 8,192")
+            self.assertGreater(prompt, 50)
+        answers = self.count(".assistant")
+        self.click(".go-on")
+        self.until("$('#send').dataset.name === 'stop' && $$('.assistant').at(-1).querySelector('.stats')?.innerText.includes('token')")
+        self.page.press(*ESCAPE)
+        self.idle()
+        self.assertEqual(self.count(".assistant"), answers)
+        self.assertGreater(int(re.search(r"^(\d+) tokens", self.text(".assistant .stats"))[1]), tokens)
 
     def test_tool(self):
         self.set(temperature="0", tools=TOOL)

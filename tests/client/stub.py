@@ -10,9 +10,11 @@ import urllib.parse
 KEPT = ("Content-Type", "Content-Encoding", "Cache-Control", "Content-Security-Policy", "X-Content-Type-Options")
 
 
-def events(deltas, finish="stop", tokens=None):
+def events(deltas, finish="stop", tokens=None, counts=()):
     """The chunks of a streamed chat as bytes, one for each delta."""
     chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    for chunk, count in zip(chunks, counts):
+        chunk["usage"] = {"prompt_tokens": 20, "completion_tokens": count}
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
     chunks.append({"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": tokens or len(deltas)}})
     return [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks] + [b"data: [DONE]\n\n"]
@@ -58,7 +60,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         deltas = answer.get("deltas") or [{"content": part} for part in answer["content"].splitlines(keepends=True)]
         for progress in answer.get("progress", []):
             self.wfile.write(b"data: " + json.dumps({"choices": [], "prompt_progress": progress}).encode() + b"\n\n")
-        for event in events(deltas, answer.get("finish", "stop"), answer.get("tokens")):
+        for i, event in enumerate(events(deltas, answer.get("finish", "stop"), answer.get("tokens"), answer.get("counts", ()))):
+            if i == 1 and "between" in answer:
+                answer["between"].wait(60)
             if b'"finish_reason"' in event and "gate" in answer:
                 answer["gate"].wait(60)     # the answer is held here, until a test lets it go
             if b'"finish_reason"' in event and answer.get("broken"):
@@ -67,7 +71,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Stub(http.server.ThreadingHTTPServer):
-    """answers: what the next chats get, {"content"} or {"deltas"} with "finish", "tokens", "progress" (of the prompt), "gate" and
+    """answers: what the next chats get, {"content"} or {"deltas"} with "finish", "tokens", "counts" (of each chunk), "progress" (of the
+    prompt), "between" (the first chunk and the others), "gate" and
     "broken" (the connection ends before the answer does), or {"status", "message", "code"}. bodies, asked: what has come."""
 
     daemon_threads = True

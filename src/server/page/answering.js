@@ -23,14 +23,22 @@ const stoppedText = reading =>
 export const runningIn = id => running.get(id);
 
 export class Answer {
-  constructor(conversation) {
+  // continued: the answer of the path's end, which goes on; else a new one is made.
+  constructor(conversation, continued = null) {
     this.conversation = conversation;
     this.asked = path(conversation);
-    this.node = add(conversation, {role: "assistant"});
+    this.continues = !!continued;
+    this.node = continued ?? add(conversation, {role: "assistant"});
+    this.before = continued?.stats ? continued.stats.tokens + (continued.stats.before ?? 0) : 0;
+    if (continued) {
+      delete continued.error;
+      delete continued.finish;
+    }
     this.controller = new AbortController();
     this.view = null;       // a MessageView, while the conversation is shown
     this.start = performance.now();
-    this.count = 0;         // chunks with text: tokens, as the server sends them
+    this.count = 0;         // chunks with text
+    this.reading = null;    // the server's last prompt_progress
     this.saved = this.start;
     running.set(conversation.id, this);
   }
@@ -39,11 +47,14 @@ export class Answer {
     this.controller.abort();
   }
 
+  // Counts are the server's. tokens: of the last request alone; before: those of the requests that it continues. A chunk may
+  // have several tokens, so the rate is that of the tokens between the first chunk and the last.
   stats() {
-    const seconds = (this.last - this.first) / 1000, usage = this.usage ?? {};
-    const tokens = usage.completion_tokens ?? this.count;
-    return {tokens, rate: seconds > 0 ? (this.count - 1) / seconds : 0, first: (this.first - this.start) / 1000,
-            prompt: usage.prompt_tokens ?? 0, cached: usage.prompt_tokens_details?.cached_tokens ?? 0};
+    const {usage = {}, first, last, before} = this;
+    const seconds = this.count ? (last.time - first.time) / 1000 : 0;
+    return {tokens: usage.completion_tokens ?? this.count, before, rate: seconds > 0 ? (last.tokens - first.tokens) / seconds : 0,
+            first: this.count ? (first.time - this.start) / 1000 : 0, prompt: usage.prompt_tokens ?? this.reading?.total ?? 0,
+            cached: usage.prompt_tokens_details?.cached_tokens ?? 0};
   }
 
   take(chunk) {
@@ -63,11 +74,8 @@ export class Answer {
   takeDelta(delta) {
     const reasoning = delta.reasoning_content ?? delta.reasoning;
     if (!reasoning && !delta.content && !delta.tool_calls) return;
-    this.last = performance.now();
-    if (!this.count++) {
-      this.first = this.last;
-      this.reading = null;
-    }
+    this.last = {time: performance.now(), tokens: this.usage?.completion_tokens ?? this.count + 1};
+    if (!this.count++) this.first = this.last;
     if (reasoning) {
       this.node.reasoning = (this.node.reasoning ?? "") + reasoning;
       this.view?.addReasoning(reasoning);
@@ -88,8 +96,8 @@ export class Answer {
   }
 
   keep() {
-    if (this.last - this.saved < SAVE_EVERY) return;
-    this.saved = this.last;
+    if (this.last.time - this.saved < SAVE_EVERY) return;
+    this.saved = this.last.time;
     this.view?.showSummary(this.stats());
     save(this.conversation).catch(() => {});
   }
@@ -97,7 +105,7 @@ export class Answer {
   // What was refused before there was a token leaves no answer behind; the message says why it was not sent.
   fail(error) {
     const {node, conversation} = this;
-    const text = error.name === "AbortError" ? stoppedText(this.reading) : error instanceof TypeError ? "the server cannot be reached" : error.message;
+    const text = error.name === "AbortError" ? stoppedText(!this.count && this.reading) : error instanceof TypeError ? "the server cannot be reached" : error.message;
     const question = this.asked.at(-1);
     if (error.name !== "AbortError" && !this.count && question?.role === "user") {
       question.refused = text;
@@ -110,7 +118,7 @@ export class Answer {
 
   // False: the server is still loading its model.
   async ask(model) {
-    const body = requestOf(this.asked, settings, model || undefined);
+    const body = requestOf(this.asked, settings, model || undefined, this.continues);
     this.start = performance.now();
     try {
       for await (const chunk of streamChat(body, apiKey(), this.controller.signal)) this.take(chunk);
@@ -123,7 +131,7 @@ export class Answer {
 
   // The message is kept, over a reload of the page too, and sent when the model is there.
   async waitForModel() {
-    this.node.unsent = true;
+    if (!this.continues) this.node.unsent = true;
     await save(this.conversation).catch(() => {});
     await untilLoaded(this.controller.signal, message => this.view?.showWaiting(`Sent when it is ready: ${message}`));
     delete this.node.unsent;
@@ -139,7 +147,7 @@ export class Answer {
       this.fail(error);
     }
     delete this.node.unsent;
-    if (this.count) this.node.stats = this.stats();
+    if (this.count || this.reading) this.node.stats = this.stats();
     conversation.changed = Date.now();
     await save(conversation).catch(() => {});   // before somebody else may load it
     running.delete(conversation.id);

@@ -19,7 +19,7 @@ import * as transfer from "./transfer.js";
 let current = tree.newConversation();
 
 const list = new ListView({open, rename, menu: menuOf});
-const thread = new ThreadView({edit, again, go, erase, result, carryOn: () => send("Go on exactly where you stopped.")});
+const thread = new ThreadView({edit, again, go, erase, result, carryOn});
 const composer = new Composer({send, stop: () => runningIn(current.id)?.stop(), editLast});
 const side = startSide();
 
@@ -77,9 +77,9 @@ async function create() {
   await drawList();
 }
 
-// Answers the last message of the shown path.
-async function answer() {
-  const conversation = current, answer = new Answer(conversation);
+// Answers the last message of the shown path, or goes on with that answer.
+async function answer(continued = null) {
+  const conversation = current, answer = new Answer(conversation, continued);
   show(conversation);
   byId("said").textContent = "The answer is being written";
   const saved = keep(conversation);
@@ -97,6 +97,10 @@ async function ended(conversation, answer) {
   }
   await keep(conversation);
   byId("said").textContent = answer.node.error ?? (answer.node.content || "The answer has ended");
+}
+
+function carryOn(node) {
+  if (!runningIn(current.id) && current.leaf === node.id) answer(node);
 }
 
 function send(text) {

@@ -13,14 +13,15 @@ function branches({count, at}, go) {
   return make("span", {class: "branches"}, back, make("span", {}, `${at + 1} / ${count}`), on);
 }
 
-export function summaryOf({tokens, rate, first, prompt, cached}) {
-  const parts = [tokens ? `${tokens} ${tokens === 1 ? "token" : "tokens"}` : "", rate ? `${rate.toFixed(rate < 100 ? 1 : 0)} tok/s` : "", first ? `first after ${first.toFixed(2)} s` : "",
+export function summaryOf({tokens, before = 0, rate, first, prompt, cached}) {
+  const all = tokens + before;
+  const parts = [all ? `${all} ${all === 1 ? "token" : "tokens"}` : "", rate ? `${rate.toFixed(rate < 100 ? 1 : 0)} tok/s` : "", first ? `first after ${first.toFixed(2)} s` : "",
                  prompt ? `prompt ${prompt}${cached ? ` (${cached} cached)` : ""}` : ""];
   return parts.filter(Boolean).join(" · ");
 }
 
 // actions: what a reader can do with a message: edit(node, text), again(node), go(node, step), erase(node),
-// result(call, text), carryOn()
+// result(call, text), carryOn(node)
 export class MessageView {
   // place: {count, at} among its siblings
   constructor(node, place, actions) {
@@ -58,13 +59,17 @@ export class MessageView {
   drawThought() {
     if (!this.thought.open || this.thoughts) return;
     this.thoughts = new MarkdownStream(this.thoughtText);
-    this.thoughts.append(this.node.reasoning);
+    this.thoughts.append(this.node.reasoning ?? "");
     if (!this.growing) this.thoughts.end();
   }
 
   // Until finish(), text comes in. drawn(): something has been drawn.
   begin(drawn) {
     this.growing = true;
+    this.showWaiting("");
+    this.thoughts = null;
+    this.thoughtText.replaceChildren();
+    this.drawThought();
     this.stream = new MarkdownStream(this.text, drawn);
     if (this.node.content) this.stream.append(this.node.content);
     this.text.replaceChildren();
@@ -145,6 +150,12 @@ export class MessageView {
             ...(node.role === "assistant" || node.refused ? again : []), ...last];
   }
 
+  // The style sheet shows it for the last message alone.
+  canGoOn() {
+    const {role, error, finish, content, reasoning, calls} = this.node;
+    return role === "assistant" && (!!error || finish === "length") && !!(content || reasoning) && !calls;
+  }
+
   drawFoot(place) {
     const {node} = this;
     const state = JSON.stringify([place, node.refused, node.error, node.finish, node.stats]);
@@ -155,7 +166,7 @@ export class MessageView {
     const children = [make("span", {class: "tools"}, ...this.buttons()), branches(place, step => this.actions.go(node, step)),
       node.stats && make("span", {class: "stats"}, summaryOf(node.stats)), trouble && make("span", {class: "trouble"}, trouble),
       node.finish === "length" && make("span", {class: "trouble"}, "Cut off at the limit of tokens"),
-      node.finish === "length" && make("button", {type: "button", class: "plain", onclick: () => this.actions.carryOn()}, "Go on")];
+      this.canGoOn() && make("button", {type: "button", class: "plain go-on", onclick: () => this.actions.carryOn(node)}, "Continue")];
     this.foot.replaceChildren(...children.filter(Boolean));
   }
 

@@ -1,9 +1,9 @@
 // From settings and messages to the body of a chat completion.
 
 // A call whose result is missing is left out: the server refuses a conversation that goes on without it.
-function assistantMessage(node, answered) {
+function assistantMessage(node, answered, goesOn) {
   const calls = (node.calls ?? []).filter(call => answered.has(call.id));
-  if (!node.content && !calls.length) return [];
+  if (!node.content && !calls.length && !goesOn) return [];
   const message = {role: "assistant", content: node.content || null};
   if (node.reasoning) message.reasoning_content = node.reasoning;
   if (calls.length)
@@ -13,10 +13,11 @@ function assistantMessage(node, answered) {
 
 // The messages of a path as the API takes them. What the server refused is not sent again, so that one message that was
 // too long does not spoil the next.
-export function messagesOf(nodes) {
+// continued: the last one goes on, even where it is a thought alone.
+export function messagesOf(nodes, continued) {
   const answered = new Set(nodes.filter(node => node.role === "tool").map(node => node.callId));
-  return nodes.flatMap(node => {
-    if (node.role === "assistant") return assistantMessage(node, answered);
+  return nodes.flatMap((node, i) => {
+    if (node.role === "assistant") return assistantMessage(node, answered, continued && i === nodes.length - 1);
     if (node.role === "tool") return [{role: "tool", tool_call_id: node.callId, content: node.content}];
     return node.refused ? [] : [{role: node.role, content: node.content}];
   });
@@ -52,10 +53,11 @@ function numberOf(settings, name) {
 
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "max_tokens"];
 
-export function requestOf(nodes, settings, model) {
+export function requestOf(nodes, settings, model, continued = false) {
   const start = settings.system?.trim() ? [{role: "system", content: settings.system}] : [];
-  const body = {model, messages: [...start, ...messagesOf(nodes)], stream: true, stream_options: {include_usage: true}, return_progress: true,
-                reasoning_effort: settings.effort};
+  const body = {model, messages: [...start, ...messagesOf(nodes, continued)], stream: true,
+                stream_options: {include_usage: true, continuous_usage_stats: true}, return_progress: true, reasoning_effort: settings.effort};
+  if (continued) Object.assign(body, {continue_final_message: true, add_generation_prompt: false});
   for (const name of NUMBERS) body[name] = numberOf(settings, name);
   if (settings.stop?.trim()) body.stop = settings.stop.split("\n").filter(Boolean);
   body.tools = parseSetting("Tools", settings.tools);

@@ -98,7 +98,7 @@ export class ThreadView {
     const view = this.views.get(answer.node.id);
     answer.view = view;
     view.begin(() => this.follow());
-    if (answer.node.reasoning) view.addReasoning("");
+    if (answer.node.reasoning && !answer.node.content) view.addReasoning("");
     this.follow();
   }
 

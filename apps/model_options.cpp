@@ -62,6 +62,10 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
                 "cuda: use the portable kernels for attention and dense products; slower on Hopper")
       ->group(kRareOptions);
   command
+      .add_flag("!--no-early-launch", early_launch,
+                "cuda: kernels start only when those before them have ended (also MOESAIC_PDL=0); slower")
+      ->group(kRareOptions);
+  command
       .add_option("--step-limit", step_limit,
                   "cuda: seconds after which a step that the GPU has not ended fails; 0: never")
       ->check(CLI::Range(0.0, 1e6))
@@ -128,6 +132,7 @@ Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows, in
                                   .tuning_folder = options.tuning_folder,
                                   .tune = options.tune,
                                   .step_limit = options.step_limit,
+                                  .early_launch = options.early_launch,
                                   .cpu_prefetch = options.cpu_prefetch}};
 }
 

@@ -24,7 +24,7 @@ struct ModelOptions {
   std::string tuning_folder = cache_folder();
   std::vector<std::string> lora;
   int threads = 0;
-  bool batch_invariant = false, portable = false, tune = true;
+  bool batch_invariant = false, portable = false, tune = true, early_launch = true;
   double step_limit = BackendOptions().step_limit;
 
   // Adds -m and, where the command runs the model, --device, --threads, --isa and --dense.

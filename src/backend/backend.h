@@ -82,6 +82,9 @@ struct BackendOptions {
   bool tune = true;
   // cuda: after so many seconds a step that has not ended fails, and the device counts as lost; 0: never.
   double step_limit = 120;
+  // cuda: kernels may start before their predecessors have ended (programmatic dependent launch), where the
+  // device can. False turns it off for the whole process.
+  bool early_launch = true;
   // cuda, for tests: the most multiprocessors that kernels with one CTA on each use; 0: all.
   int max_sms = 0;
   std::string cpu_prefetch = "auto";  // auto (measured), none, or a hint and a distance: t0:1024

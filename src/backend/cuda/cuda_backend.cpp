@@ -50,7 +50,14 @@ Status CudaBackend::open() {
   cudaDeviceProp properties{};
   RETURN_IF_ERROR(check(cudaGetDeviceProperties(&properties, options_.device), "device"));
   RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
-  target_ = target_of(properties.major, properties.minor, options_);
+  ASSIGN_OR_RETURN(const Features features, features_of_device(options_.device));
+  if (options_.moe_path == MoePath::kW4A8 && !features.have(kBulkCopies))
+    return error(
+        StatusCode::kUnsupported,
+        "device cuda:{}: --moe-path w4a8 needs code for compute capability 9.0 or later, {} is {}.{}",
+        options_.device, properties.name, properties.major, properties.minor);
+  if (!options_.early_launch) set_early_launches(false);
+  target_ = target_of(features, options_);
   options_.moe_path = target_.moe_path, options_.batch_invariant = target_.batch_invariant;
   peak_flops_ = peak_flops(target_, properties.multiProcessorCount);
   name_ = fmt::format("cuda:{} ({}, sm_{}{})", options_.device, properties.name, properties.major,
@@ -107,7 +114,8 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   moe_.ready(config, options_.max_rows, fault_.as<int>());
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
   RETURN_IF_ERROR(step_io_.open(options_.max_rows, config.vocab));
-  sampling_steps_ = select(SampleShape{config.vocab}, target_).ok();
+  const auto sampling = select(SampleShape{config.vocab}, target_);
+  sample_ctas_ = sampling.ok() ? sampling.value()->ctas : 0;
   tune_experts();
   return check(cudaStreamSynchronize(stream_), "activations");
 }
@@ -123,6 +131,7 @@ std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
       {&tiles_, linear_tile_bytes(options_.max_rows, widest)},
       {&rotation_, rows * config.head_dim / 2 * sizeof(float2)},
       {&fault_, sizeof(int)},
+      {&spans_, target_.portable ? (kMostSpanGroups + kSpanFloats) * sizeof(float) : 0},
   };
 }
 

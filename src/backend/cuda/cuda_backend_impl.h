@@ -54,7 +54,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   std::unique_ptr<KvCopier> kv_copier() override {
     return make_kv_copier(options_.device, model_.layers, kv_page_bytes());
   }
-  bool can_sample() const override { return sampling_steps_; }
+  bool can_sample() const override { return sample_ctas_ > 0; }
   Status sampled(std::span<SampledToken> tokens, std::span<float> logits) override;
   Status begin_step(const Batch& batch) override;
   void embed() override;
@@ -93,6 +93,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   }
   size_t kv_element_bytes() const { return options_.kv == KvFormat::kFp8 ? 1 : 2; }
   Status make_room();
+  SpanScratch span_scratch();
   Status copy_logits();
   bool is_to_be_tuned(const std::vector<TunedStep>& kept) const;
   void tune_experts();
@@ -124,10 +125,11 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
 
   // The arena, for max_rows rows.
   DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, fault_;
+  DeviceBuffer spans_;   // SpanScratch: what arrives, then what is left; only of portable targets
   DeviceBuffer logits_;  // [KvLayout::logit_rows, or the most that a step had, vocab]
   PinnedBuffer pinned_fault_;
   StepIo step_io_;
-  bool sampling_steps_ = false;
+  int sample_ctas_ = 0;  // of a row; 0: the host samples
   size_t input_capacity_ = 0;
 
   // One step.

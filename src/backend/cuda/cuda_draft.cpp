@@ -388,7 +388,7 @@ Status CudaDraftHead::attend(int round, int logit_rows) {
                              buffers_.attended.as<void>());
   p.tiles = reinterpret_cast<const RowTile*>(input(r.tiles)), p.tile_count = logit_rows;
   p.kv_splits = r.kv_splits;
-  RETURN_IF_ERROR(cuda::attend(p, !shared_.target.batch_invariant, shared_.target, shared_.stream));
+  RETURN_IF_ERROR(cuda::attend(p, !shared_.target.batch_invariant, shared_.target, {}, shared_.stream));
   return project(weights_.layer, buffers_.attended.as<void>(), logit_rows, buffers_.residual.as<float>(),
                  setup());
 }
@@ -428,6 +428,8 @@ Status CudaDraftHead::choose(int round) {
 
 Status CudaDraftHead::choose_on_device(int round) {
   const DraftRoundInput& r = input_.rounds[round];
+  ASSIGN_OR_RETURN(const SampleConfig* const sampling,
+                   select(SampleShape{config().draft_vocab}, shared_.target));
   return sample({.logits = buffers_.logits.as<float>(),
                  .rows = r.logit_rows,
                  .vocab = config().draft_vocab,
@@ -436,7 +438,7 @@ Status CudaDraftHead::choose_on_device(int round) {
                  .sampled_tokens = chosen(round),
                  .results = buffers_.results.as<SampleResult>(),
                  .result_buffer = input(input_.zero)},
-                shared_.stream);
+                sampling->ctas, shared_.stream);
 }
 
 Status CudaDraftHead::choose_on_host(int round) {

@@ -135,6 +135,14 @@ void CudaBackend::qkv(int index) {
   });
 }
 
+SpanScratch CudaBackend::span_scratch() {
+  if (spans_.bytes() == 0) return {};
+  return {.left = spans_.as<float>() + kMostSpanGroups,
+          .floats = kSpanFloats,
+          .rows = shape_.rows,
+          .arrivals = spans_.as<int>()};
+}
+
 void CudaBackend::attend(int index) {
   const Layer& layer = model_.layers[index];
   const bool sliding = model_.config.sliding[index];
@@ -146,13 +154,13 @@ void CudaBackend::attend(int index) {
           if (shape_.prefill_tiles > 0) {
             p.tiles = reinterpret_cast<const RowTile*>(input(at_.prefill_tiles)),
             p.tile_count = shape_.prefill_tiles;
-            RETURN_IF_ERROR(cuda::attend(p, false, target_, stream_));
+            RETURN_IF_ERROR(cuda::attend(p, false, target_, span_scratch(), stream_));
           }
           if (shape_.decode_tiles > 0) {
             p.tiles = reinterpret_cast<const RowTile*>(input(at_.decode_tiles)),
             p.tile_count = shape_.decode_tiles;
             p.kv_splits = shape_.kv_splits;
-            RETURN_IF_ERROR(cuda::attend(p, true, target_, stream_));
+            RETURN_IF_ERROR(cuda::attend(p, true, target_, {}, stream_));
           }
           return {};
         });
@@ -211,8 +219,8 @@ void CudaBackend::unembed(std::span<float> logits) {
                 Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab},
                 linear_setup()));
             if (shape_.samples)
-              return step_io_.sample(shape_, at_, logits_.as<float>(), model_.config.vocab, fault_.as<int>(),
-                                     stream_);
+              return step_io_.sample(shape_, at_, logits_.as<float>(), model_.config.vocab, sample_ctas_,
+                                     fault_.as<int>(), stream_);
           }
           return check(cudaMemcpyAsync(pinned_fault_.as<int>(), fault_.as<int>(), sizeof(int),
                                        cudaMemcpyDeviceToHost, stream_),

@@ -53,9 +53,8 @@ static Status check_matrix(const MoeOperatorMatrix& m, int device, const char* b
 
 // Weight tiles serve what has no slabs or quads.
 Status CudaMoeOperator::choose_layout() {
-  cudaDeviceProp properties{};
-  RETURN_IF_ERROR(check(cudaGetDeviceProperties(&properties, options_.device), "device"));
-  const Target target = target_of(properties.major, properties.minor, {});
+  ASSIGN_OR_RETURN(const Features features, features_of_device(options_.device));
+  const Target target = target_of(features, {});
   const bool gpt_oss = options_.alpha == 1.702f && options_.offset == 1;
   const ExpertsShape shape{.mxfp4 = true,
                            .sizes = {.top_k = options_.top_k,

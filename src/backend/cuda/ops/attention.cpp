@@ -6,7 +6,8 @@
 
 namespace moesaic::cuda {
 
-Status attend(const Attention& p, bool decode, const Target& target, cudaStream_t stream) {
+Status attend(const Attention& p, bool decode, const Target& target, const SpanScratch& scratch,
+              cudaStream_t stream) {
   const AttentionShape shape{.decode = decode, .head_dim = p.head_dim, .group = p.heads / p.kv_heads};
   ASSIGN_OR_RETURN(const AttentionConfig* const config, select(shape, target));
   switch (config->kernel) {
@@ -17,7 +18,7 @@ Status attend(const Attention& p, bool decode, const Target& target, cudaStream_
     case AttentionKernel::kPortable:
       break;
   }
-  return attend_portable(p, stream);
+  return attend_portable(p, scratch, stream);
 }
 
 }  // namespace moesaic::cuda

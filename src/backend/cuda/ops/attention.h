@@ -8,6 +8,8 @@ namespace moesaic::cuda {
 struct Target;  // select.h
 
 // decode: `tiles` are single rows, each with its KV splits; else they are tiles of several rows.
-Status attend(const Attention& p, bool decode, const Target& target, cudaStream_t stream);
+// scratch: for attend_portable().
+Status attend(const Attention& p, bool decode, const Target& target, const SpanScratch& scratch,
+              cudaStream_t stream);
 
 }  // namespace moesaic::cuda

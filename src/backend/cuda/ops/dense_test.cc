@@ -63,11 +63,11 @@ class DenseProductTest : public sm120::OnDevice {
   void SetUp() override {
     OnDevice::SetUp();
     if (IsSkipped()) return;
-    int major = 0, minor = 0, sms = 0;
-    ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), 0);
-    ASSERT_EQ(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), 0);
+    int sms = 0;
+    const Result<Features> features = features_of_device(0);
+    ASSERT_TRUE(features.ok()) << features.status().message();
     ASSERT_EQ(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0), 0);
-    targets_ = {target_of(major, minor, {}), target_of(major, minor, {.portable = true})};
+    targets_ = {target_of(features.value(), {}), target_of(features.value(), {.portable = true})};
     layout_ = sm90::slab_layout(std::clamp(sms, sm90::kFewestSms, sm90::kMostSms));
   }
 
@@ -138,7 +138,7 @@ TEST_F(DenseProductTest, EveryFormatAndNumberOfTokens) {
     const Stored m(format, 96, 2880, rng_);
     for (const int tokens : {1, 2, 3, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 300}) check(m, tokens);
   }
-  if (targets_[0].major == 9) {
+  if (targets_[0].features.have(kWgmma)) {
     for (const LinearConfig& config : linear_configs()) {
       if (config.kernel == LinearKernel::kBlockScaled) continue;
       EXPECT_TRUE(kernels_.contains(std::string(config.name))) << config.name << " never ran";

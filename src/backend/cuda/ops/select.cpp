@@ -4,15 +4,12 @@
 
 #include "backend/cuda/kernels/common/sample.h"
 #include "backend/cuda/kernels/sm120/gemm.h"
-#include "backend/cuda/kernels/sm120/load_tile.h"
 #include "backend/cuda/kernels/sm90/dense_decode.h"
 #include "backend/cuda/ops/attention.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {
 namespace {
-
-constexpr int kHopper = 9;
 
 constexpr LinearConfig dense_decode(std::string_view name, int least, int most, int normed) {
   return {.name = name,
@@ -21,7 +18,7 @@ constexpr LinearConfig dense_decode(std::string_view name, int least, int most, 
           .least_tokens = least,
           .most_tokens = most,
           .takes = in_wide_tiles,
-          .major = kHopper,
+          .needs = kWgmma,
           .invariant = false,
           .most_normed_tokens = normed,
           .most_normed_cols = normed > 0 ? sm90::kMostNormedCols : 0,
@@ -40,6 +37,7 @@ constexpr LinearConfig block_scaled(std::string_view name, sm120::Tile tile, int
           .tile = sm120::tile_tokens(tile),
           .most_tokens = most,
           .takes = in_quads,
+          .needs = kBulkCopies,
           .most_normed_tokens = 1 << 30,
           .most_normed_cols = 1 << 30,
           .adds_deferred = true};
@@ -60,7 +58,7 @@ constexpr LinearConfig kLinearConfigs[] = {
      .kernel = LinearKernel::kWgmma,
      .least_tokens = 9,
      .takes = in_wide_tiles,
-     .major = kHopper,
+     .needs = kWgmma,
      .invariant = false,
      .cols_multiple = 64,
      .least_cols = 448},
@@ -71,20 +69,23 @@ constexpr LinearConfig kLinearConfigs[] = {
     mma("large-M 128", 128, 0),
 };
 
-// A page is copied in bulk, which begins with 9.0.
 constexpr AttentionConfig kAttentionConfigs[] = {
     {.name = "attention_decode",
      .kernel = AttentionKernel::kDecode,
      .decode = true,
-     .major = kHopper,
+     .needs = kWgmma | kClusters,
      .invariant = false},
-    {.name = "attention_prefill", .kernel = AttentionKernel::kPrefill, .major = kHopper},
-    {.name = "attention_portable", .kernel = AttentionKernel::kPortable, .least_major = 9, .portable = true},
+    {.name = "attention_prefill", .kernel = AttentionKernel::kPrefill, .needs = kWgmma},
+    {.name = "attention_portable", .kernel = AttentionKernel::kPortable, .portable = true},
 };
 
 constexpr ExpertsConfig kExpertsConfigs[] = {
-    {.name = "quads", .layout = ExpertsLayout::kQuads, .path = MoePath::kW4A8},
-    {.name = "slabs", .layout = ExpertsLayout::kSlabs, .invariant = false, .gpt_oss_sizes = true},
+    {.name = "quads", .layout = ExpertsLayout::kQuads, .path = MoePath::kW4A8, .needs = kBulkCopies},
+    {.name = "slabs",
+     .layout = ExpertsLayout::kSlabs,
+     .needs = kWgmma,
+     .invariant = false,
+     .gpt_oss_sizes = true},
     {.name = "weight tiles", .layout = ExpertsLayout::kWeightTiles, .mxfp4_only = false, .any_path = true},
 };
 
@@ -104,14 +105,19 @@ constexpr RouterConfig kRouterConfigs[] = {
     {.name = "norm, router", .kernel = RouterKernel::kNormRouter},
 };
 
-// By clusters of 8 CTAs.
-constexpr SampleConfig kSampleConfigs[] = {{"sample", kHopper, kMostSampledVocab}};
+constexpr SampleConfig kSampleConfigs[] = {
+    {.name = "sample in clusters",
+     .ctas = kSampleCluster,
+     .needs = kClusters,
+     .most_vocab = kMostSampledVocab},
+    {.name = "sample", .most_vocab = kMostSampledVocab},
+};
 
 bool within(int value, int most) { return most == 0 || value <= most; }
 
 bool takes(const LinearConfig& c, const LinearShape& s, const Target& target) {
   return s.tokens >= c.least_tokens && within(s.tokens, c.most_tokens) && c.takes(s.kind) &&
-         (c.major == 0 || c.major == target.major) && (c.invariant || !target.batch_invariant) &&
+         target.features.have(c.needs) && (c.invariant || !target.batch_invariant) &&
          s.cols % c.cols_multiple == 0 && s.cols >= c.least_cols &&
          (c.fits == nullptr || c.fits(s.cols, s.tokens));
 }
@@ -120,12 +126,12 @@ bool fuses(const LinearConfig& c, const LinearShape& s) {
          s.tokens <= c.most_normed_tokens && s.cols <= c.most_normed_cols;
 }
 bool takes(const AttentionConfig& c, const AttentionShape& s, const Target& target) {
-  return c.decode == s.decode && (c.major == 0 || c.major == target.major) && target.major >= c.least_major &&
-         c.portable == target.portable && (c.invariant || !target.batch_invariant);
+  return c.decode == s.decode && target.features.have(c.needs) && c.portable == target.portable &&
+         (c.invariant || !target.batch_invariant);
 }
 bool takes(const ExpertsConfig& c, const ExpertsShape& s, const Target& target) {
-  return (s.mxfp4 || !c.mxfp4_only) && (c.any_path || c.path == target.moe_path) &&
-         (c.invariant || !target.batch_invariant) &&
+  return target.features.have(c.needs) && (s.mxfp4 || !c.mxfp4_only) &&
+         (c.any_path || c.path == target.moe_path) && (c.invariant || !target.batch_invariant) &&
          (!c.gpt_oss_sizes || (slabs_take(s.sizes) && s.swiglu_alpha == 1.702 && s.swiglu_limit == 7.0));
 }
 bool takes(const RouterConfig& c, const RouterShape& s) {
@@ -133,15 +139,16 @@ bool takes(const RouterConfig& c, const RouterShape& s) {
          within(s.hidden, c.most_hidden) && within(s.experts, c.most_experts) &&
          within(s.top_k, c.most_top_k);
 }
-std::string device_of(const Target& t) { return fmt::format("compute capability {}.{}", t.major, t.minor); }
+std::string device_of(const Target& t) {
+  return fmt::format("compute capability {}.{}", t.features.major, t.features.minor);
+}
 
 }  // namespace
 
-Target target_of(int major, int minor, const BackendOptions& options) {
-  const bool w4a8 = major == sm120::kBlockScaledMajor || options.moe_path == MoePath::kW4A8;
-  const bool portable = options.portable || major != kHopper;
-  return {.major = major,
-          .minor = minor,
+Target target_of(const Features& features, const BackendOptions& options) {
+  const bool w4a8 = features.have(kBlockScaledMma) || options.moe_path == MoePath::kW4A8;
+  const bool portable = options.portable || !features.have(kWgmma);
+  return {.features = features,
           .portable = portable,
           .batch_invariant = options.batch_invariant || portable,
           .moe_path = w4a8 ? MoePath::kW4A8 : MoePath::kAuto};
@@ -149,7 +156,7 @@ Target target_of(int major, int minor, const BackendOptions& options) {
 
 double peak_flops(const Target& target, int multiprocessors) {
   constexpr double kFlopsPerClock = 4096, kClock = 1.83e9;
-  return target.major == kHopper ? multiprocessors * kFlopsPerClock * kClock : 0;
+  return target.features.have(kWgmma) ? multiprocessors * kFlopsPerClock * kClock : 0;
 }
 
 std::span<const LinearConfig> linear_configs() { return kLinearConfigs; }
@@ -198,7 +205,7 @@ Result<const RouterConfig*> select(const RouterShape& s, const Target& target) {
 
 Result<const SampleConfig*> select(const SampleShape& s, const Target& target) {
   for (const SampleConfig& c : kSampleConfigs) {
-    if (c.major == target.major && s.vocab <= c.most_vocab) return &c;
+    if (target.features.have(c.needs) && s.vocab <= c.most_vocab) return &c;
   }
   return error(StatusCode::kUnsupported, "cuda: no kernel samples from a vocabulary of {} on {}", s.vocab,
                device_of(target));

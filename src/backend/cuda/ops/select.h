@@ -9,20 +9,21 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/layout/matrix.h"
+#include "backend/cuda/runtime/features.h"
 #include "tuning/moe_kernels.h"
 
 namespace moesaic::cuda {
 
 // A device, and what its user asked of it.
 struct Target {
-  int major = 0, minor = 0;      // compute capability
+  Features features;
   bool portable = false;         // only kernels that every device has
   bool batch_invariant = false;  // one order of sums for all batches
   MoePath moe_path = MoePath::kAuto;
 };
 // What options mean on a device. kW4A8 where the device has the instruction and nothing else was asked for;
-// devices other than Hopper are portable, and so batch-invariant: what splits small batches is Hopper's.
-Target target_of(int major, int minor, const BackendOptions& options);
+// devices without kernels/sm90/ are portable, and so batch-invariant: what splits small batches is Hopper's.
+Target target_of(const Features& features, const BackendOptions& options);
 // FLOP/s of a full chip: 989 TFLOP/s of an H100 or H200 SXM, BF16 without sparsity. 0: unknown.
 double peak_flops(const Target& target, int multiprocessors);
 
@@ -52,7 +53,7 @@ struct LinearConfig {
   int least_tokens = 1;
   int most_tokens = 0;  // 0: any number
   bool (*takes)(Kind kind) = nullptr;
-  int major = 0;          // of the compute capability; 0: any
+  unsigned needs = 0;     // Feature
   bool invariant = true;  // may serve a batch-invariant target
   int cols_multiple = kBlock;
   int least_cols = kBlock;
@@ -80,7 +81,7 @@ struct AttentionConfig {
   std::string_view name;
   AttentionKernel kernel = AttentionKernel::kPortable;
   bool decode = false;
-  int major = 0, least_major = 0;  // the one, or the least; 0: any
+  unsigned needs = 0;
   bool portable = false, invariant = true;
 };
 std::span<const AttentionConfig> attention_configs();
@@ -105,6 +106,7 @@ struct ExpertsConfig {
   ExpertsLayout layout = ExpertsLayout::kWeightTiles;
   bool mxfp4_only = true;
   MoePath path = MoePath::kAuto;
+  unsigned needs = 0;
   bool any_path = false, invariant = true;
   bool gpt_oss_sizes = false;  // compiled for these alone: slabs_take(), and their SwiGLU
 };
@@ -139,7 +141,9 @@ struct SampleShape {
 };
 struct SampleConfig {
   std::string_view name;
-  int major = 0, most_vocab = 0;
+  int ctas = 1;  // of a row
+  unsigned needs = 0;
+  int most_vocab = 0;
 };
 std::span<const SampleConfig> sample_configs();
 Result<const SampleConfig*> select(const SampleShape& shape, const Target& target);

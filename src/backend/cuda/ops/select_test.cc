@@ -9,6 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/kernels/common/attention.h"
+#include "backend/cuda/kernels/common/gemm.h"
+#include "backend/cuda/kernels/common/sample.h"
 #include "backend/cuda/kernels/sm120/gemm.h"
 #include "base/error.h"
 
@@ -19,7 +22,7 @@ constexpr int kMostTokens = 4096;
 constexpr Kind kAllKinds[] = {Kind::kBF16,  Kind::kF16,        Kind::kQ8_0,      Kind::kMxfp8,
                               Kind::kMxfp4, Kind::kMxfp4Quads, Kind::kMxfp8Quads};
 Target device(int major, int minor, const BackendOptions& options = {}) {
-  return target_of(major, minor, options);
+  return target_of(features_of(major, minor, 10 * major + minor), options);
 }
 
 struct Range {
@@ -78,12 +81,18 @@ TEST(SelectLinear, WhereSharedMemoryEnds) {
 }
 
 TEST(SelectLinear, ElsewhereAndBatchInvariant) {
-  const Target targets[] = {device(8, 0), device(12, 0), device(12, 1), device(9, 0, {.portable = true}),
+  const Target targets[] = {device(8, 0),
+                            device(8, 9),
+                            device(10, 0),
+                            device(12, 0),
+                            device(12, 1),
+                            device(9, 0, {.portable = true}),
                             device(9, 0, {.batch_invariant = true})};
   for (const Target& target : targets) {
     for (const Kind kind : {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8, Kind::kMxfp4}) {
       for (const int cols : {96, 2880}) expect_ranges(target, kind, cols, kMmaRanges);
     }
+    if (!target.features.have(kBulkCopies)) continue;
     for (const Kind kind : {Kind::kMxfp4Quads, Kind::kMxfp8Quads})
       expect_ranges(target, kind, 2880, kBlockScaledRanges);
   }
@@ -119,7 +128,8 @@ TEST(SelectLinear, ACompiledKernelOrAnError) {
           const LinearShape shape{.kind = kind, .rows = 64, .cols = cols, .tokens = tokens};
           const auto choice = select(shape, device(major, minor));
           if (!choice.ok()) {
-            EXPECT_TRUE(cols % 32 != 0 || cols == 0 || tokens == 0) << choice.status().message();
+            EXPECT_TRUE(cols % 32 != 0 || cols == 0 || tokens == 0 || (major == 8 && in_quads(kind)))
+                << choice.status().message();
             for (const std::string& word :
                  {std::string("linear"), std::string(kind_name(kind)), fmt::format("64 x {}", cols),
                   fmt::format("{} tokens", tokens), fmt::format("{}.{}", major, minor)})
@@ -128,7 +138,7 @@ TEST(SelectLinear, ACompiledKernelOrAnError) {
           }
           const LinearConfig& c = *choice.value().config;
           EXPECT_EQ(in_quads(kind), c.kernel == LinearKernel::kBlockScaled);
-          EXPECT_TRUE(c.major == 0 || c.major == major) << c.name;
+          EXPECT_TRUE(device(major, minor).features.have(c.needs)) << c.name;
         }
       }
     }
@@ -153,11 +163,11 @@ TEST(SelectAttention, ByDevice) {
   EXPECT_EQ(name(false, device(9, 0)), "attention_prefill");
   EXPECT_EQ(name(false, device(9, 0, {.batch_invariant = true})), "attention_prefill");
   EXPECT_EQ(name(true, device(9, 0, {.batch_invariant = true})), "error");
-  for (const Target& target : {device(9, 0, {.portable = true}), device(12, 0), device(12, 1)}) {
+  for (const Target& target : {device(8, 0), device(8, 6), device(9, 0, {.portable = true}), device(10, 0),
+                               device(12, 0), device(12, 1)}) {
     EXPECT_EQ(name(false, target), "attention_portable");
     EXPECT_EQ(name(true, target), "error");  // a step's single rows are tiles there
   }
-  EXPECT_EQ(name(false, device(8, 0)), "error");
   for (const AttentionShape& shape : {AttentionShape{.head_dim = 80}, AttentionShape{.group = 17}}) {
     const auto config = select(shape, device(9, 0));
     ASSERT_FALSE(config.ok());
@@ -177,7 +187,8 @@ TEST(SelectExperts, ByModelAndDevice) {
   EXPECT_EQ(name(oss, device(9, 0)), "slabs");
   EXPECT_EQ(name(oss, device(9, 0, {.moe_path = MoePath::kW4A8})), "quads");
   EXPECT_EQ(name(oss, device(9, 0, {.batch_invariant = true})), "weight tiles");
-  EXPECT_EQ(name(oss, device(8, 0)), "weight tiles");
+  for (const int minor : {0, 6, 9}) EXPECT_EQ(name(oss, device(8, minor)), "weight tiles");
+  EXPECT_EQ(name(oss, device(10, 0)), "weight tiles");
   for (const int minor : {0, 1}) EXPECT_EQ(name(oss, device(12, minor)), "quads");
   ExpertsShape other = oss;
   other.sizes.hidden = 2048;
@@ -214,23 +225,86 @@ TEST(SelectRouter, ByRows) {
   EXPECT_FALSE(select(RouterShape{}, device(9, 0)).ok());
 }
 
-TEST(SelectSample, OnHopper) {
-  EXPECT_TRUE(select(SampleShape{201088}, device(9, 0)).ok());
-  EXPECT_TRUE(select(SampleShape{1 << 18}, device(9, 0, {.portable = true})).ok());
-  EXPECT_FALSE(select(SampleShape{(1 << 18) + 1}, device(9, 0)).ok());
-  for (const auto& [major, minor] : {std::pair{8, 0}, {12, 0}, {12, 1}})
-    EXPECT_FALSE(select(SampleShape{100}, device(major, minor)).ok());
+TEST(SelectSample, InClustersWhereThereAreSome) {
+  const auto ctas = [](int vocab, const Target& target) {
+    const auto config = select(SampleShape{vocab}, target);
+    return config.ok() ? config.value()->ctas : 0;
+  };
+  for (const int major : {9, 10, 12}) EXPECT_EQ(ctas(201088, device(major, 0)), kSampleCluster);
+  EXPECT_EQ(ctas(1 << 18, device(9, 0, {.portable = true})), kSampleCluster);
+  for (const int minor : {0, 6, 9}) EXPECT_EQ(ctas(1 << 18, device(8, minor)), 1);
+  EXPECT_EQ(ctas((1 << 18) + 1, device(9, 0)), 0);
+  Target without = device(12, 0);
+  without.features.has &= ~unsigned{kClusters};
+  EXPECT_EQ(ctas(201088, without), 1);
+}
+
+// Every architecture that code can be built for has a kernel for every operation of a model, the device has
+// what the kernel needs, and its shared memory fits.
+TEST(SelectAll, EveryArchitectureHasAKernelThatFits) {
+  const auto fits = [](const Target& target, const auto& config) {
+    EXPECT_TRUE(target.features.have(config.needs)) << config.name;
+  };
+  for (const auto& [major, minor] :
+       {std::pair{8, 0}, {8, 6}, {8, 7}, {8, 9}, {9, 0}, {10, 0}, {10, 3}, {12, 0}, {12, 1}}) {
+    for (const BackendOptions& options : {BackendOptions{}, {.portable = true}, {.batch_invariant = true}}) {
+      const Target target = device(major, minor, options);
+      SCOPED_TRACE(fmt::format("{}.{}, portable {}, batch-invariant {}", major, minor, options.portable,
+                               options.batch_invariant));
+      const auto in_block = static_cast<int64_t>(target.features.shared_per_block);
+      for (const Kind kind : {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8, Kind::kMxfp4}) {
+        for (const int tokens : {1, 8, 9, 32, 33, 64, 65, 2048}) {
+          const auto choice =
+              select(LinearShape{.kind = kind, .rows = 2880, .cols = 4096, .tokens = tokens}, target);
+          ASSERT_TRUE(choice.ok()) << choice.status().message();
+          fits(target, *choice.value().config);
+          if (choice.value().config->kernel == LinearKernel::kMma)
+            EXPECT_LE(gemm_shared_bytes(choice.value().config->tile), in_block);
+        }
+      }
+      for (const int head_dim : {32, 64, 128}) {
+        for (const bool decode : {false, true}) {
+          if (decode && target.batch_invariant) continue;  // single rows are tiles there
+          const auto attention =
+              select(AttentionShape{.decode = decode, .head_dim = head_dim, .group = 8}, target);
+          ASSERT_TRUE(attention.ok()) << attention.status().message();
+          fits(target, *attention.value());
+          if (attention.value()->kernel == AttentionKernel::kPortable)
+            EXPECT_LE(portable_shared_bytes(head_dim, false), in_block);
+        }
+      }
+      for (const bool mxfp4 : {true, false}) {
+        const auto experts =
+            select(ExpertsShape{.mxfp4 = mxfp4,
+                                .sizes = {.top_k = 4, .experts = 32, .hidden = 2880, .intermediate = 2880},
+                                .swiglu_alpha = 1.702,
+                                .swiglu_limit = 7.0},
+                   target);
+        ASSERT_TRUE(experts.ok()) << experts.status().message();
+        fits(target, *experts.value());
+      }
+      EXPECT_TRUE(select(RouterShape{.rows = 1, .hidden = 2880, .experts = 128, .top_k = 4}, target).ok());
+      const auto sampling = select(SampleShape{201088}, target);
+      ASSERT_TRUE(sampling.ok()) << sampling.status().message();
+      fits(target, *sampling.value());
+    }
+  }
 }
 
 TEST(Target, IsWhatOptionsMeanOnADevice) {
-  const Target hopper = device(9, 0), sm120 = device(12, 0);
+  const Target hopper = device(9, 0), sm120 = device(12, 0), ampere = device(8, 0);
   EXPECT_FALSE(hopper.portable || hopper.batch_invariant);
   EXPECT_EQ(hopper.moe_path, MoePath::kAuto);
   EXPECT_TRUE(sm120.portable && sm120.batch_invariant);
   EXPECT_EQ(sm120.moe_path, MoePath::kW4A8);
   EXPECT_EQ(device(9, 0, {.moe_path = MoePath::kW4A8}).moe_path, MoePath::kW4A8);
   EXPECT_TRUE(device(9, 0, {.portable = true}).batch_invariant);
-  EXPECT_EQ(device(8, 0).moe_path, MoePath::kAuto);
+  EXPECT_TRUE(ampere.portable && ampere.batch_invariant);
+  EXPECT_EQ(ampere.moe_path, MoePath::kAuto);
+  // PTX of 8.0 that the driver has compiled for Hopper: as on Ampere.
+  const Target compiled = target_of(features_of(9, 0, 80), {});
+  EXPECT_TRUE(compiled.portable && compiled.batch_invariant);
+  EXPECT_EQ(select(SampleShape{100}, compiled).value()->ctas, 1);
 }
 
 }  // namespace

@@ -3,9 +3,16 @@
 
 #include "backend/cuda/runtime/bandwidth.h"
 #include "backend/cuda/runtime/free_memory.h"
+#include "backend/cuda/runtime/launch.h"
 
 namespace moesaic::cuda {
 namespace {
+
+#ifdef __CUDA_ARCH__
+__device__ int code_version = __CUDA_ARCH__ / 10;
+#else
+__device__ int code_version;
+#endif
 
 // One CTA of 1,024 threads a multiprocessor, eight 16-byte loads of each in flight: 4.42 TB/s on an H200,
 // where smaller CTAs give 4.1 to 4.2.
@@ -47,6 +54,21 @@ cudaError_t time_passes(void* data, size_t bytes, int processors, cudaStream_t s
 cudaError_t probe_code() {
   cudaFuncAttributes attributes{};
   return cudaFuncGetAttributes(&attributes, read_kernel);
+}
+
+cudaError_t read_code_version(int& version) {
+  return cudaMemcpyFromSymbol(&version, code_version, sizeof(version));
+}
+
+bool runs_clusters() {
+  constexpr int kCluster = 8;
+  cudaLaunchAttribute cluster = cluster_attribute(kCluster);
+  cudaLaunchConfig_t config{};
+  config.gridDim = kCluster, config.blockDim = 1024, config.attrs = &cluster, config.numAttrs = 1;
+  int most = 0;
+  const cudaError_t code = cudaOccupancyMaxActiveClusters(&most, read_kernel, &config);
+  if (code != cudaSuccess) cudaGetLastError();
+  return code == cudaSuccess && most > 0;
 }
 
 Result<double> measure_read_bandwidth(cudaStream_t stream) {

@@ -1,4 +1,5 @@
-// The device's read bandwidth, measured: the ceiling beside which figures are printed.
+// Questions to the current device by a kernel: whether there is code for it, what that code may use, and the
+// read bandwidth, the ceiling beside which figures are printed.
 #pragma once
 
 #include "backend/cuda/runtime/device.h"
@@ -7,6 +8,10 @@ namespace moesaic::cuda {
 
 // cudaSuccess where this program holds code for the current device.
 cudaError_t probe_code();
+// The compute capability that this code was compiled for, 10 major + minor.
+cudaError_t read_code_version(int& version);
+// Whether it runs a cluster of 8 CTAs of 1,024 threads.
+bool runs_clusters();
 // GB/s of one pass over 2 GB (less where memory is short), best of a few.
 Result<double> measure_read_bandwidth(cudaStream_t stream);
 

@@ -80,8 +80,14 @@ std::string no_code_for(int device) {
   cudaGetLastError();
   if (code != cudaErrorNoKernelImageForDevice && code != cudaErrorInvalidDeviceFunction)
     return cudaGetErrorString(code);
-  return fmt::format("{} is an sm_{}{}, this build has code for " MOESAIC_CUDA_CODE " only", p.name, p.major,
-                     p.minor);
+  constexpr int kLeastMajor = 8;
+  const std::string what_to_do =
+      p.major < kLeastMajor
+          ? "moesaic needs 8.0 or later"
+          : fmt::format("build moesaic with -DCMAKE_CUDA_ARCHITECTURES={}{}-real", p.major, p.minor);
+  return fmt::format("{} has compute capability {}.{}, this build has code for " MOESAIC_CUDA_CODE
+                     " only; {}",
+                     p.name, p.major, p.minor, what_to_do);
 }
 
 bool shares_host_memory() {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backend/cuda/runtime/device.h"
+#include "backend/cuda/runtime/features.h"
 
 namespace moesaic::cuda {
 
@@ -24,19 +25,42 @@ inline cudaLaunchAttribute programmatic_attribute() {
   return a;
 }
 
-// Launches with programmatic dependent launch: the kernel may begin while its predecessor on the stream still
-// runs, and must call wait_for_predecessor() (launch.cuh) before it touches anything that was written on the
-// device. launch_clusters: `cluster` neighbours in x share their memory (Hopper's thread block clusters); 0:
-// no clusters, and with them no barrier of one.
+inline cudaLaunchAttribute cooperative_attribute() {
+  cudaLaunchAttribute a{};
+  a.id = cudaLaunchAttributeCooperative;
+  a.val.cooperative = 1;
+  return a;
+}
+
+// A launch's configuration, with room for its attributes.
+class LaunchConfig {
+ public:
+  LaunchConfig(dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
+    config_.gridDim = grid, config_.blockDim = block, config_.dynamicSmemBytes = shared;
+    config_.stream = stream, config_.attrs = attributes_;
+  }
+  LaunchConfig(const LaunchConfig&) = delete;
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
+  void add(const cudaLaunchAttribute& attribute) { attributes_[config_.numAttrs++] = attribute; }
+  const cudaLaunchConfig_t* get() const { return &config_; }
+
+ private:
+  cudaLaunchAttribute attributes_[2] = {};
+  cudaLaunchConfig_t config_{};
+};
+
+// Launches with programmatic dependent launch, where early_launches() (features.h): the kernel may begin
+// while its predecessor on the stream still runs, and must call wait_for_predecessor() (launch.cuh) before it
+// touches anything that was written on the device. launch_clusters: `cluster` neighbours in x share their
+// memory (Hopper's thread block clusters); 0: no clusters, and with them no barrier of one.
 template <typename... Params, typename... Args>
 Status launch_clusters(int cluster, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
                        cudaStream_t stream, Args&&... args) {
   note_launch(reinterpret_cast<const void*>(kernel), grid, block, shared);
-  cudaLaunchAttribute attributes[2] = {programmatic_attribute(), cluster_attribute(cluster)};
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = stream;
-  config.attrs = attributes, config.numAttrs = cluster > 0 ? 2 : 1;
-  return check(cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...), "launch");
+  LaunchConfig config(grid, block, shared, stream);
+  if (early_launches()) config.add(programmatic_attribute());
+  if (cluster > 0) config.add(cluster_attribute(cluster));
+  return check(cudaLaunchKernelEx(config.get(), kernel, Params(std::forward<Args>(args))...), "launch");
 }
 // The same without clusters, for a kernel whose CTAs wait for each other: either all of them run, or none
 // does until there is room (a cooperative launch).
@@ -44,13 +68,10 @@ template <typename... Params, typename... Args>
 Status launch_together(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                        Args&&... args) {
   note_launch(reinterpret_cast<const void*>(kernel), grid, block, shared);
-  cudaLaunchAttribute attributes[2] = {programmatic_attribute(), {}};
-  attributes[1].id = cudaLaunchAttributeCooperative;
-  attributes[1].val.cooperative = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = stream;
-  config.attrs = attributes, config.numAttrs = 2;
-  return check(cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...), "launch");
+  LaunchConfig config(grid, block, shared, stream);
+  if (early_launches()) config.add(programmatic_attribute());
+  config.add(cooperative_attribute());
+  return check(cudaLaunchKernelEx(config.get(), kernel, Params(std::forward<Args>(args))...), "launch");
 }
 template <typename... Params, typename... Args>
 Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
@@ -61,9 +82,8 @@ Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, c
 template <typename... Params, typename... Args>
 Status launch_alone(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                     Args&&... args) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = stream;
-  return check(cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...), "launch");
+  const LaunchConfig config(grid, block, shared, stream);
+  return check(cudaLaunchKernelEx(config.get(), kernel, Params(std::forward<Args>(args))...), "launch");
 }
 
 }  // namespace moesaic::cuda

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "backend/cuda/runtime/device.h"
+#include "backend/cuda/runtime/features.h"
 #include "backend/cuda/step/step_io.h"
 #include "engine/sampler.h"
 
@@ -17,15 +18,15 @@ namespace {
 
 constexpr int kMaxRows = 16;
 
-class SampleTest : public testing::Test {
+// The parameter: CTAs of a row.
+class SampleTest : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
-    // Elsewhere the host samples: the kernel wants clusters of 8 CTAs.
-    int major = 0;
-    ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
-    if (major != 9) GTEST_SKIP() << "sampled on the host on devices of compute capability " << major;
+    const Result<Features> features = features_of_device(0);
+    ASSERT_TRUE(features.ok()) << features.status().message();
+    if (GetParam() > 1 && !features.value().have(kClusters)) GTEST_SKIP() << "the device has no clusters";
     results_ = PinnedBuffer::allocate(2 * kMaxRows * sizeof(SampleResult)).value();
   }
   template <typename T>
@@ -58,7 +59,7 @@ class SampleTest : public testing::Test {
                         .results = results_.as<SampleResult>(),
                         .result_buffer = numbers.as<int32_t>() + 1,
                         .stride = kMaxRows},
-                       nullptr)
+                       GetParam(), nullptr)
                     .ok());
     std::vector<int32_t> tokens(rows);
     EXPECT_EQ(cudaMemcpy(tokens.data(), sampled_tokens.as<int32_t>(), rows * sizeof(int32_t),
@@ -155,7 +156,7 @@ const SamplingParams kCases[] = {{.temperature = 0},
                                  {.top_k = 20, .min_p = 0.3},
                                  {.temperature = 1.5, .top_p = 0.99, .top_k = 1000}};
 
-TEST_F(SampleTest, TokensAreTheHostsForEveryVocabularyAndSpread) {
+TEST_P(SampleTest, TokensAreTheHostsForEveryVocabularyAndSpread) {
   for (const int vocab : {1, 31, 300, 5001, 201088}) {
     for (const float deviation : {0.05f, 2.0f, 8.0f}) {
       for (const SamplingParams& p : kCases)
@@ -164,7 +165,7 @@ TEST_F(SampleTest, TokensAreTheHostsForEveryVocabularyAndSpread) {
   }
 }
 
-TEST_F(SampleTest, OfEqualsTheLowestId) {
+TEST_P(SampleTest, OfEqualsTheLowestId) {
   const int vocab = 201088;
   std::vector<float> logits(vocab, 1.5f);
   EXPECT_EQ(sample_tokens(logits, vocab, {{}}), std::vector<int32_t>{0});
@@ -181,7 +182,7 @@ TEST_F(SampleTest, OfEqualsTheLowestId) {
             std::vector<int32_t>{776});
 }
 
-TEST_F(SampleTest, WhatIsNotFiniteIsToldAndHarmsNoOtherRow) {
+TEST_P(SampleTest, WhatIsNotFiniteIsToldAndHarmsNoOtherRow) {
   const int vocab = 5000;
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
     std::vector<float> logits(3 * vocab, 0.0f);
@@ -226,7 +227,7 @@ std::vector<float> rows_of(std::span<const Logit> kinds, int vocab) {
   return logits;
 }
 
-TEST_F(SampleTest, LogprobsAreTheHosts) {
+TEST_P(SampleTest, LogprobsAreTheHosts) {
   const SamplingParams cases[] = {
       {.temperature = 0}, {}, {.top_k = 40}, {.top_p = 0.95}, {.top_p = 0.9, .min_p = 0.1}};
   const int counts[] = {-1, 0, 1, 7, 20, 99, 100};
@@ -245,7 +246,7 @@ TEST_F(SampleTest, LogprobsAreTheHosts) {
 }
 
 // Differences that no sum with the top would show.
-TEST_F(SampleTest, TheLikeliestAreToldApartByTheSmallestDifference) {
+TEST_P(SampleTest, TheLikeliestAreToldApartByTheSmallestDifference) {
   const Logit kinds[] = {[](float n, int) { return 1e-38f * n; },
                          [](float n, int id) { return id == 9 ? 30.0f : 1e-20f * n; },
                          [](float n, int id) { return id == 9 ? 1e30f : n; },
@@ -258,7 +259,7 @@ TEST_F(SampleTest, TheLikeliestAreToldApartByTheSmallestDifference) {
 }
 
 // Twelve tokens, 64,000 samples: the frequencies are those of the filtered distribution.
-TEST_F(SampleTest, FrequenciesMatchTheDistribution) {
+TEST_P(SampleTest, FrequenciesMatchTheDistribution) {
   const int vocab = 12, samples = 64000;
   std::vector<float> row;
   for (int i = 0; i < vocab; ++i) row.push_back(static_cast<float>((i * 7) % vocab) * 0.5f);
@@ -280,7 +281,7 @@ TEST_F(SampleTest, FrequenciesMatchTheDistribution) {
 }
 
 // Microseconds of a launch, not a check: printed.
-TEST_F(SampleTest, Times) {
+TEST_P(SampleTest, Times) {
   const int vocab = 201088;
   std::mt19937 rng(1);
   std::normal_distribution<float> normal(0, 2);
@@ -311,7 +312,7 @@ TEST_F(SampleTest, Times) {
         ASSERT_TRUE(sample({device_logits.as<float>(), rows, vocab, device_sampling_rows.as<DeviceSampling>(),
                             numbers.as<int>(), sampled_tokens.as<int32_t>(), results.as<SampleResult>(),
                             numbers.as<int32_t>() + 1, 128},
-                           nullptr)
+                           GetParam(), nullptr)
                         .ok());
       }
       cudaEventRecord(stop, nullptr);
@@ -323,6 +324,8 @@ TEST_F(SampleTest, Times) {
   }
   cudaEventDestroy(start), cudaEventDestroy(stop);
 }
+
+INSTANTIATE_TEST_SUITE_P(CtasOfARow, SampleTest, testing::Values(kSampleCluster, 1));
 
 }  // namespace
 }  // namespace moesaic::cuda

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "backend/cuda/runtime/device.h"
+#include "backend/cuda/runtime/features.h"
 #include "base/error.h"
+#include "base/log.h"
 
 namespace moesaic::cuda {
 
@@ -29,6 +31,17 @@ void StepGraphs::begin(const StepShape& shape, cudaStream_t stream) {
   if (!capturing_) refuse(shape);
 }
 
+// A driver may not take early launches into a graph: they are tried without once, which lasts.
+void StepGraphs::refuse_capture(const StepShape& shape) {
+  if (!early_launches()) return refuse(shape);
+  cudaGetLastError();
+  ++captures_.failed;
+  set_early_launches(false);
+  debug(
+      "cuda: a step could not be captured: from now on kernels start after their predecessors have ended, as "
+      "with MOESAIC_PDL=0");
+}
+
 void StepGraphs::refuse(const StepShape& shape) {
   cudaGetLastError();
   remember(refused_, shape);
@@ -40,8 +53,13 @@ bool StepGraphs::end_capture(const StepShape& shape, const Status& ops, cudaStre
   capturing_ = false;
   cudaGraph_t graph = nullptr;
   const bool captured = cudaStreamEndCapture(stream, &graph) == cudaSuccess && ops.ok();
-  cudaGraphExec_t const executable = captured ? instantiate(graph, stream) : nullptr;
-  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (!captured) {
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    refuse_capture(shape);
+    return false;
+  }
+  cudaGraphExec_t const executable = instantiate(graph, stream);
+  cudaGraphDestroy(graph);
   if (executable == nullptr) {
     refuse(shape);
     return false;

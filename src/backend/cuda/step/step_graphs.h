@@ -1,7 +1,8 @@
 // Steps that only decode come again and again with the same shape: their kernels are captured once as a CUDA
 // graph, and replayed. A shape of many rows is captured when it comes for the second time, since a large
 // batch changes its size often and a capture costs more than a launch. The graphs that were used last are
-// kept. A shape that cannot be captured runs without a graph.
+// kept. A shape that cannot be captured runs without a graph; where kernels were launched early
+// (runtime/features.h) it is tried once more with plain launches, which stay.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -48,6 +49,7 @@ class StepGraphs {
  private:
   cudaGraphExec_t instantiate(cudaGraph_t graph, cudaStream_t stream);
   void refuse(const StepShape& shape);
+  void refuse_capture(const StepShape& shape);
   void drop_oldest();
 
   struct Graph {

@@ -68,7 +68,7 @@ Status StepIo::move_on(const StepLayout& at, const PackedContinuations& continua
   return cuda::move_on(p, stream);
 }
 
-Status StepIo::sample(const StepShape& shape, const StepLayout& at, const float* logits, int vocab,
+Status StepIo::sample(const StepShape& shape, const StepLayout& at, const float* logits, int vocab, int ctas,
                       const int* fault, cudaStream_t stream) {
   return cuda::sample({.logits = logits,
                        .rows = shape.logit_rows,
@@ -79,7 +79,7 @@ Status StepIo::sample(const StepShape& shape, const StepLayout& at, const float*
                        .results = results_.as<SampleResult>(),
                        .result_buffer = input(at.result_buffer),
                        .stride = max_rows_},
-                      stream);
+                      ctas, stream);
 }
 
 Status StepIo::launched(const float* logits, std::span<const int32_t> host_rows, cudaStream_t stream) {

@@ -33,8 +33,8 @@ class StepIo {
                  const int32_t* drafts, cudaStream_t stream);
   const int32_t* input(int offset) const { return inputs_.as<int32_t>() + offset; }
   const int32_t* sampled_tokens() const { return sampled_tokens_.as<int32_t>(); }  // of the last step
-  // Samples the tokens of the step's logits.
-  Status sample(const StepShape& shape, const StepLayout& at, const float* logits, int vocab,
+  // Samples the tokens of the step's logits, by so many CTAs a row.
+  Status sample(const StepShape& shape, const StepLayout& at, const float* logits, int vocab, int ctas,
                 const int* fault, cudaStream_t stream);
   // A sampling step is in flight from here on, and the logits of these rows, at most kHostRows, on their way
   // to the host. At most two steps are.

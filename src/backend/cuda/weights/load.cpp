@@ -164,7 +164,8 @@ Status ModelLoader::run(const ModelWeights& weights, const LoadProgress& progres
 
 Paths paths_of(const ModelConfig& c, const ModelWeights& stored, const BackendOptions& options) {
   const ModelWeights weights = merged_formats(stored);
-  const Target target{.batch_invariant = options.batch_invariant, .moe_path = options.moe_path};
+  const Result<Features> features = features_of_device(options.device);
+  const Target target = target_of(features.ok() ? features.value() : Features(), options);
   const ExpertsShape shape{.mxfp4 = all_mxfp4(weights),
                            .sizes = {.top_k = c.experts_per_token,
                                      .experts = c.experts,

@@ -56,8 +56,24 @@ constexpr int kv_splits_of(int pages) {
 inline constexpr int kPrefillGroups = 2, kGroupRows = 64;
 inline int tile_tokens(int heads, int kv_heads) { return kPrefillGroups * (kGroupRows / (heads / kv_heads)); }
 
-// By mma.sync, on every device. Sums run page by page (32 keys): another order, which does not depend on
-// batch or chunk either.
-Status attend_portable(const Attention& p, cudaStream_t stream);
+// By mma.sync, on every device. A row's keys are cut into spans of kSpanPages pages, which begin at multiples
+// of it. Sums run page by page in a span, and the spans are joined in order onto the sink: another order,
+// which does not depend on batch or chunk either. So spans may be divided among CTAs without changing a bit:
+// where few tiles would leave multiprocessors idle, and `scratch` has room for what the spans leave.
+inline constexpr int kSpanPages = 8;
+struct SpanScratch {
+  float* left = nullptr;    // what spans leave; null: none are divided
+  int floats = 0;           // of it
+  int rows = 0;             // of the step
+  int* arrivals = nullptr;  // [kMostSpanGroups], zeros between launches
+};
+// Where spans are divided: at most so many (tile, KV head, half of the tile).
+inline constexpr int kMostSpanGroups = 1024;
+inline constexpr int kSpanFloats = 16 << 20;
+Status attend_portable(const Attention& p, const SpanScratch& scratch, cudaStream_t stream);
+// Bytes of shared memory of a CTA: four pages of K and V.
+constexpr int portable_shared_bytes(int head_dim, bool fp8) {
+  return 4 * 2 * kPageTokens * head_dim * (fp8 ? 1 : 2) + 128;
+}
 
 }  // namespace moesaic::cuda

@@ -13,17 +13,13 @@
 
 #include "backend/cuda/kernels/common/attention.h"
 #include "backend/cuda/kernels/common/launch.cuh"
+#include "backend/cuda/kernels/ptx/exp2.cuh"
 
 namespace moesaic::cuda {
 
 inline constexpr float kLog2E = 1.44269504088896341f;
 inline constexpr float kNothing = -1.0e30f;  // the maximum of no keys: finite, so that differences are
 
-__device__ inline float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 // What a score is multiplied by: the softmax is computed with powers of two.
 __device__ inline float score_scale(int head_dim) { return rsqrtf(static_cast<float>(head_dim)) * kLog2E; }
 __device__ inline uint32_t pack_bf16(float lo, float hi) {

@@ -1,27 +1,33 @@
-// Attention by mma.sync, for every device from compute capability 9.0 on: prefill and decode.
+// Attention by mma.sync, for every device from compute capability 8.0 on: prefill and decode.
 //
-// Maths    that of attention_decode.cu. A row's sums run page by page, starting from the sink, which is the
-//          first running maximum. A page that a row does not attend to changes nothing, so a result does not
-//          depend on batch or chunk.
+// Maths    that of attention_decode.cu. A row's sums run page by page in a span of kSpanPages pages; spans
+// are
+//          joined in order, starting from the sink, which is the first running maximum. A page that a row
+//          does not attend to changes nothing, so a result does not depend on batch or chunk, nor on which
+//          CTA has a span.
 // Shapes   a RowTile of up to 128 / group tokens: 64 MMA rows a CTA, each one (token, query head) of a KV
 //          head's group: row r is token r / group, head r % group. Pages of 32 keys (kv_page.h), BF16 or
 //          FP8.
 //
-// Grid     x: tile, the last (which have the most keys) first; y: KV head; z: half of the tile's tokens
-// CTA      4 warps of 16 rows, alike. Thread 0 also starts the copies: a ring of 4 pages of K and V.
+// Grid     x: tile, the last (which have the most keys) first; y: KV head; z: half of the tile's tokens, and
+//          of several CTAs that divide the spans among them the one that has every so many-th
+// CTA      4 warps of 16 rows, alike; a warp without rows only helps to copy: a ring of 4 pages of K and V
+//          (page_copy.cuh).
 //
-// Barriers full[stage]: both bulk copies of a page have landed. Before a stage is filled again,
-//          __syncthreads() behind its use.
+// Barriers those of the ring. Before a stage is filled again, __syncthreads() behind its use.
 // Ordering A copy into a stage is issued after that barrier, so no copy overtakes a read. Everything but
-//          parameters is read after the wait for the predecessor.
+//          parameters is read after the wait for the predecessor. Where spans are divided each CTA leaves its
+//          own in memory, and the one that arrives last joins all of them.
 // Resident No CTA waits for another.
 //
 // Bytes    a KV head's pages once per 64 rows. Shared memory: 4 stages of 2 * 32 * D elements, 32 KB at D =
 //          64 in BF16.
 // Floor    bytes / bandwidth in decode; in prefill the products' rate by mma.sync.
+#include <algorithm>
+
 #include "backend/cuda/kernels/common/attention_parts.cuh"
-#include "backend/cuda/kernels/ptx/bulk_copy.cuh"
 #include "backend/cuda/kernels/ptx/mma.cuh"
+#include "backend/cuda/kernels/ptx/page_copy.cuh"
 
 namespace moesaic::cuda {
 namespace {
@@ -29,34 +35,53 @@ namespace {
 constexpr int kWarps = kGroupRows / 16, kStages = 4;
 
 template <int D, bool kFp8>
-struct PortableShared {
-  static constexpr int kBytes = kPageTokens * D * (kFp8 ? 1 : 2);
-  alignas(128) uint8_t k[kStages][kBytes];
-  alignas(128) uint8_t v[kStages][kBytes];
-  uint64_t full[kStages];
-};
+using Ring = PairRing<kStages, kPageTokens * D*(kFp8 ? 1 : 2)>;
 
-// Pages [from, to) that `count` tokens from the tile's token `at` on attend to.
+// The pages [from, to) that `count` tokens from the tile's token `at` on attend to, and which of them a CTA
+// has: the spans `mine`, `mine` + `of`, ... of all.
 struct Pages {
   int from, to;
-  __device__ Pages(const Attention& p, const RowTile& tile, int at, int count) {
+  int mine, of;
+  int slots;  // room for what so many spans of a row and head leave
+
+  __device__ Pages(const Attention& p, const SpanScratch& scratch, const RowTile& tile, int at, int count) {
     const int first = tile.position + at, last = first + count - 1;
     from = p.window > 0 ? max(0, first - p.window + 1) / kPageTokens : 0;
     to = last / kPageTokens + 1;
+    mine = blockIdx.z / kPrefillGroups, of = gridDim.z / kPrefillGroups;
+    slots = of > 1 ? static_cast<int>(scratch.floats / (scratch.rows * p.heads * (p.head_dim + 2))) : 0;
+    of = spans() <= slots ? min(of, spans()) : 1;
   }
+  // Where they are divided `from` is 0.
+  __device__ int spans() const { return (to + kSpanPages - 1) / kSpanPages; }
+  __device__ int page(int n) const {
+    return from + (n / kSpanPages * of + mine) * kSpanPages + n % kSpanPages;
+  }
+  __device__ bool ends_span(int page) const { return (page + 1) % kSpanPages == 0 || page + 1 == to; }
 };
 
 template <int D, bool kFp8>
-__device__ void fetch(PortableShared<D, kFp8>& s, const Attention& p, const RowTile& tile, const Pages& pages,
-                      int page) {
-  using S = PortableShared<D, kFp8>;
-  if (page >= pages.to || threadIdx.x != 0) return;
-  const int stage = (page - pages.from) % kStages;
-  const int64_t at = page_at(p, tile, page, blockIdx.y, S::kBytes);
-  portable::mbarrier_arrive_expect_tx(s.full + stage, 2 * S::kBytes);
-  portable::cp_async_bulk(s.k[stage], static_cast<const uint8_t*>(p.k) + at, S::kBytes, s.full + stage);
-  portable::cp_async_bulk(s.v[stage], static_cast<const uint8_t*>(p.v) + at, S::kBytes, s.full + stage);
+__device__ void fetch(Ring<D, kFp8>& ring, const Attention& p, const RowTile& tile, const Pages& pages,
+                      int n) {
+  const int page = pages.page(n);
+  if (page >= pages.to) return ring.fetch(n, nullptr, nullptr);
+  const int64_t at = page_at(p, tile, page, blockIdx.y, sizeof(ring.first[0]));
+  ring.fetch(n, static_cast<const uint8_t*>(p.k) + at, static_cast<const uint8_t*>(p.v) + at);
 }
+
+// What spans leave of a row and head: values, then maximum and sum.
+template <int D>
+struct LeftSpans {
+  float* values;
+  Running* ends;
+  int64_t at;
+  __device__ LeftSpans(const Attention& p, const SpanScratch& scratch, const Pages& pages, int64_t row,
+                       int head)
+      : values(scratch.left), at((row * p.heads + head) * pages.slots) {
+    ends =
+        reinterpret_cast<Running*>(values + static_cast<int64_t>(scratch.rows) * p.heads * pages.slots * D);
+  }
+};
 
 // Two pairs of neighbours, at elements `at0` and `at1` of a page, as BF16.
 template <bool kFp8>
@@ -89,8 +114,10 @@ struct PortableRows {
   static constexpr int kTiles = kPageTokens / 8;
   uint32_t q[D / 16][4];
   int token[2], head[2], last[2];  // token of the tile, -1: no such row; last: its position
-  float sum[D / 8][4] = {};
-  Running running[2];
+  float sum[D / 8][4] = {};        // of the span
+  Running running[2] = {Running::nothing(), Running::nothing()};
+  float earlier[D / 8][4] = {};  // of the spans before it
+  Running total[2];
 
   __device__ PortableRows(const Attention& p, const RowTile& tile, int first_token, int end_token) {
     const int heads = p.heads / p.kv_heads, lane = threadIdx.x % 32;
@@ -100,7 +127,7 @@ struct PortableRows {
       head[h] = blockIdx.y * heads + row % heads;
       token[h] = at < end_token ? at : -1;
       last[h] = tile.position + at;
-      running[h] = token[h] >= 0 ? Running::sink(p.sinks[head[h]]) : Running::nothing();
+      total[h] = token[h] >= 0 ? Running::sink(p.sinks[head[h]]) : Running::nothing();
       const auto* from = reinterpret_cast<const uint32_t*>(
           p.q + (static_cast<int64_t>(tile.row + at) * p.heads + head[h]) * D);
 #pragma unroll
@@ -165,65 +192,165 @@ struct PortableRows {
     }
   }
 
+  // The span joins those before it.
+  __device__ void join_span() {
+    const Join by[2] = {join(total[0], running[0]), join(total[1], running[1])};
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) earlier[n][i] = joined(by[i / 2], earlier[n][i], sum[n][i]), sum[n][i] = 0;
+    }
+    running[0] = running[1] = Running::nothing();
+  }
+  // The span stays in memory.
+  __device__ void leave_span(const Attention& p, const SpanScratch& scratch, const RowTile& tile,
+                             const Pages& pages, int span) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (token[h] < 0) continue;
+      const LeftSpans<D> left(p, scratch, pages, tile.row + token[h], head[h]);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        *reinterpret_cast<float2*>(left.values + (left.at + span) * D + 8 * n + 2 * (threadIdx.x % 4)) = {
+            sum[n][2 * h], sum[n][2 * h + 1]};
+        sum[n][2 * h] = sum[n][2 * h + 1] = 0;
+      }
+      if (threadIdx.x % 4 == 0) left.ends[left.at + span] = running[h];
+      running[h] = Running::nothing();
+    }
+  }
+
   __device__ void write(const Attention& p, const RowTile& tile) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (token[h] < 0) continue;
       const int64_t at =
           (static_cast<int64_t>(tile.row + token[h]) * p.heads + head[h]) * D + 2 * (threadIdx.x % 4);
-      const float scale = running[h].inverse();
+      const float scale = total[h].inverse();
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
-        const float lo = sum[n][2 * h] * scale, hi = sum[n][2 * h + 1] * scale;
+        const float lo = earlier[n][2 * h] * scale, hi = earlier[n][2 * h + 1] * scale;
         static_cast<uint32_t*>(p.out)[(at + 8 * n) / 2] = p.bf16 ? pack_bf16(lo, hi) : pack_f16(lo, hi);
       }
     }
   }
 };
 
-template <int D, bool kFp8>
-__global__ void __launch_bounds__(kWarps * 32) attention_portable_kernel(const Attention p) {
-  extern __shared__ __align__(128) uint8_t portable_memory[];
-  auto& s = *reinterpret_cast<PortableShared<D, kFp8>*>(portable_memory);
-  wait_for_predecessor();
-  launch_dependents();
-  const RowTile tile = p.tiles[gridDim.x - 1 - blockIdx.x];  // those with the most keys first
-  const int tokens = kGroupRows / (p.heads / p.kv_heads), first = blockIdx.z * tokens;
-  const int count = min(tokens, tile.count - first);
-  if (count <= 0) return;
-  const Pages pages(p, tile, first, count);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) portable::mbarrier_init(s.full + i, 1);
-    portable::fence_mbarrier_init();
-  }
-  for (int i = 0; i < kStages; ++i) fetch(s, p, tile, pages, pages.from + i);
+// Whether all other CTAs of the tile have left their spans. Of a CTA alone, all threads; afterwards their
+// spans may be read.
+__device__ bool arrives_last(const SpanScratch& scratch, int of) {
+  __shared__ int last;
+  __threadfence();
   __syncthreads();
-  PortableRows<D> rows(p, tile, first, first + count);
-  for (int page = pages.from; page < pages.to; ++page) {
-    const int n = page - pages.from, stage = n % kStages;
-    portable::mbarrier_wait(s.full + stage, n / kStages % 2);
-    rows.template attend<kFp8>(s.k[stage], s.v[stage], page, p.window);
-    __syncthreads();
-    fetch(s, p, tile, pages, page + kStages);
+  if (threadIdx.x == 0) {
+    int* const arrivals = scratch.arrivals + (blockIdx.x * gridDim.y + blockIdx.y) * kPrefillGroups +
+                          blockIdx.z % kPrefillGroups;
+    last = atomicAdd(arrivals, 1) == of - 1;
+    if (last != 0) *arrivals = 0;  // for the next launch
+    __threadfence();
   }
-  rows.write(p, tile);
+  __syncthreads();
+  return last != 0;
+}
+
+// Joins all spans of `count` tokens, four dimensions of a row and head a thread, with the operations of
+// join_span().
+template <int D>
+__device__ void join_spans(const Attention& p, const SpanScratch& scratch, const RowTile& tile,
+                           const Pages& pages, int first, int count) {
+  const int heads = p.heads / p.kv_heads, spans = pages.spans();
+  for (int i = threadIdx.x; i < count * heads * (D / 4); i += kWarps * 32) {
+    const int row = i / (D / 4), d = i % (D / 4) * 4, head = blockIdx.y * heads + row % heads;
+    const int64_t to = tile.row + first + row / heads;
+    const LeftSpans<D> left(p, scratch, pages, to, head);
+    Running total = Running::sink(p.sinks[head]);
+    float all[4] = {};
+#pragma unroll 4
+    for (int span = 0; span < spans; ++span) {
+      const float4 v = __ldcg(reinterpret_cast<const float4*>(left.values + (left.at + span) * D + d));
+      const float2 end = __ldcg(reinterpret_cast<const float2*>(left.ends + left.at + span));
+      const Join by = join(total, {end.x, end.y});
+      all[0] = joined(by, all[0], v.x), all[1] = joined(by, all[1], v.y);
+      all[2] = joined(by, all[2], v.z), all[3] = joined(by, all[3], v.w);
+    }
+    const float scale = total.inverse();
+    const auto pair = [&](float lo, float hi) {
+      return p.bf16 ? pack_bf16(lo * scale, hi * scale) : pack_f16(lo * scale, hi * scale);
+    };
+    static_cast<uint2*>(p.out)[((to * p.heads + head) * D + d) / 4] = {pair(all[0], all[1]),
+                                                                       pair(all[2], all[3])};
+  }
 }
 
 template <int D, bool kFp8>
-Status run(const Attention& p, cudaStream_t stream) {
-  constexpr size_t kShared = sizeof(PortableShared<D, kFp8>);
+__global__ void __launch_bounds__(kWarps * 32)
+    attention_portable_kernel(const Attention p, const SpanScratch scratch) {
+  extern __shared__ __align__(128) uint8_t portable_memory[];
+  auto& ring = *reinterpret_cast<Ring<D, kFp8>*>(portable_memory);
+  wait_for_predecessor();
+  launch_dependents();
+  const RowTile tile = p.tiles[gridDim.x - 1 - blockIdx.x];  // those with the most keys first
+  const int heads = p.heads / p.kv_heads, tokens = kGroupRows / heads,
+            first = blockIdx.z % kPrefillGroups * tokens;
+  const int count = min(tokens, tile.count - first);
+  if (count <= 0) return;
+  const Pages pages(p, scratch, tile, first, count);
+  if (pages.mine >= pages.of) return;
+  ring.open();
+  for (int i = 0; i < kStages; ++i) fetch<D, kFp8>(ring, p, tile, pages, i);
+  __syncthreads();
+  PortableRows<D> rows(p, tile, first, first + count);
+  const bool has_rows = static_cast<int>(threadIdx.x / 32) * 16 < count * heads;
+  int page = pages.page(0);
+  for (int n = 0; page < pages.to; page = pages.page(++n)) {
+    const int stage = n % kStages;
+    ring.wait(n);
+    if (has_rows) {
+      rows.template attend<kFp8>(ring.first[stage], ring.second[stage], page, p.window);
+      if (pages.ends_span(page)) {
+        if (pages.of == 1) {
+          rows.join_span();
+        } else {
+          rows.leave_span(p, scratch, tile, pages, page / kSpanPages);
+        }
+      }
+    }
+    __syncthreads();
+    fetch<D, kFp8>(ring, p, tile, pages, n + kStages);
+  }
+  if (pages.of == 1) {
+    rows.write(p, tile);
+  } else if (arrives_last(scratch, pages.of)) {
+    join_spans<D>(p, scratch, tile, pages, first, count);
+  }
+}
+
+// CTAs that divide the spans of a tile. Some 512 keep any device busy.
+int divisions(const Attention& p, const SpanScratch& scratch) {
+  constexpr int kWanted = 512, kMost = 64;
+  const int tiles = p.tile_count * p.kv_heads;
+  if (scratch.left == nullptr || p.window > 0 || tiles * kPrefillGroups > kMostSpanGroups) return 1;
+  return std::clamp(kWanted / tiles, 1, kMost);
+}
+
+template <int D, bool kFp8>
+Status run(const Attention& p, const SpanScratch& scratch, cudaStream_t stream) {
+  constexpr size_t kShared = sizeof(Ring<D, kFp8>);
+  static_assert(kShared <= portable_shared_bytes(D, kFp8));
   static OncePerDevice prepared;
   const Status status = prepared.run(
       [] { return set_attributes(attention_portable_kernel<D, kFp8>, {.max_shared = kShared}); });
   if (!status.ok()) return status;
-  return launch(attention_portable_kernel<D, kFp8>, dim3(p.tile_count, p.kv_heads, kPrefillGroups),
-                dim3(kWarps * 32), kShared, stream, p);
+  return launch(attention_portable_kernel<D, kFp8>,
+                dim3(p.tile_count, p.kv_heads, kPrefillGroups * divisions(p, scratch)), dim3(kWarps * 32),
+                kShared, stream, p, scratch);
 }
 
 }  // namespace
 
-Status attend_portable(const Attention& p, cudaStream_t stream) {
-  return for_shape(p, [&](auto d, auto fp8) { return run<d, fp8>(p, stream); });
+Status attend_portable(const Attention& p, const SpanScratch& scratch, cudaStream_t stream) {
+  if (p.tile_count == 0) return {};
+  return for_shape(p, [&](auto d, auto fp8) { return run<d, fp8>(p, scratch, stream); });
 }
 
 }  // namespace moesaic::cuda

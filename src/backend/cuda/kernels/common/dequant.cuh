@@ -15,6 +15,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/ptx/e4m3.cuh"
 #include "backend/cuda/kernels/ptx/load.cuh"
 #include "backend/cuda/kernels/ptx/mma.cuh"
 #include "backend/cuda/layout/matrix.h"

@@ -30,7 +30,7 @@ int token_blocks(const Activations& x, int tile) {
 template <class Source, int kTiles, class Epilogue>
 Status run_small_m(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
   constexpr size_t kShared = sizeof(float) * kSmallMWarps * 8 * kTiles * kRowStride;
-  static_assert(kShared <= 48 * 1024);
+  static_assert(kShared == gemm_shared_bytes(8 * kTiles) && kShared <= 48 * 1024);
   return launch(gemm_small_m_kernel<Source, kTiles, Epilogue>,
                 dim3(w.weight_tiles, token_blocks(x, 8 * kTiles)), dim3(kSmallMWarps * 32), kShared, stream,
                 params_of<Source>(w, x), epilogue);
@@ -38,11 +38,12 @@ Status run_small_m(const Matrix& w, const Activations& x, const Epilogue& epilog
 
 template <class Source, int kTokens, class Epilogue>
 Status run_large_m(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
+  constexpr size_t kShared = kLargeMStages * kTokens * kLargeMStep * sizeof(uint16_t);
+  static_assert(kShared == gemm_shared_bytes(kTokens) && kShared <= 48 * 1024);
   const auto weight_tiles =
       static_cast<unsigned>((w.weight_tiles + kLargeMWeightTiles - 1) / kLargeMWeightTiles);
   return launch(gemm_large_m_kernel<Source, kTokens, Epilogue>, dim3(weight_tiles, token_blocks(x, kTokens)),
-                dim3(kLargeMWarps * 32), kLargeMStages * kTokens * kLargeMStep * sizeof(uint16_t), stream,
-                params_of<Source>(w, x), epilogue);
+                dim3(kLargeMWarps * 32), kShared, stream, params_of<Source>(w, x), epilogue);
 }
 
 template <class Source, class Epilogue>

@@ -21,6 +21,9 @@ struct Activations {
   int tile = 8;  // tokens of a tile: 8, 16, 32, 64 or 128
 };
 
+// Bytes of shared memory of a CTA: sums of 8 slices, or three steps of activations.
+constexpr int gemm_shared_bytes(int tile) { return tile <= 32 ? 8 * tile * 33 * 4 : 3 * tile * 64 * 2; }
+
 // Every kind but those in quads.
 Status gemm(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream);
 Status gemm(const Matrix& w, const Activations& x, const SwiGlu& out, cudaStream_t stream);

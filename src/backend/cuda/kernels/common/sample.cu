@@ -10,11 +10,12 @@
 //          wanted have an order of their own.
 // Shapes   logits [rows, vocab] F32, vocab up to 2^18; a mass is an integer in 2^-33 of the likeliest token's
 //
-// Grid     y: row; x: a cluster of 8 CTAs, each with an eighth of the row
+// Grid     y: row; x: a cluster of 8 CTAs, each with an eighth of the row, or one CTA with all of it, where
+//          there are no clusters (Group)
 // CTA      1,024 threads, alike; thread t also has bin t of the histogram. Rank 0 lists tokens and writes
 //          the result.
 //
-// Barriers __syncthreads() in a CTA, cluster.sync() before a CTA reads another's shared memory, before a
+// Barriers __syncthreads() in a CTA, Group::sync() before a CTA reads another's shared memory, before a
 //          histogram is cleared, and at the end: a CTA must not end while others read its memory.
 // Ordering Histograms and lists are filled by atomics whose order varies. Sums of integers do not depend on
 //          it, nor does a comparison of each with each; log_sum_exp() adds in a fixed order. The host reads
@@ -24,7 +25,9 @@
 // Bytes    a row as often as kernels/common/sample.h says, from L2 but for the first time. Shared memory: 17
 // KB. Floor    latency: each pass over the row takes a round of loads and two or three barriers of the
 // cluster.
+#ifdef __CUDACC__
 #include <cooperative_groups.h>
+#endif
 
 #include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/common/sample.h"
@@ -33,9 +36,7 @@
 namespace moesaic::cuda {
 namespace {
 
-namespace cg = cooperative_groups;
-
-constexpr int kCluster = 8, kThreads = 1024, kWarps = kThreads / 32;
+constexpr int kThreads = 1024, kWarps = kThreads / 32;
 constexpr int kDigit = 10, kBins = 1 << kDigit;  // a thread each
 static_assert(kBins == kThreads);
 constexpr int kIdBits = 18, kKeyBits = 60;
@@ -44,11 +45,58 @@ constexpr double kFar = 32;                      // temperatures below the top
 constexpr double kReach = kFar * (1 - 0x1p-53);  // the number before
 constexpr double kAnywhere = 1e39;               // further than two floats can be apart
 constexpr int kListed = 256;
-// A mass is a probability over the likeliest token's, in 2^-33, and summed in two halves of 32 bits: a CTA
-// has at most 2^15 tokens of the row, an upper half at most 2^16.
+// A mass is a probability over the likeliest token's, in 2^-33. It is added in two halves, of kHalf bits and
+// of up to 17.
 constexpr float kMassOne = 8589934592.0f;
 constexpr int kHalf = 17;
 constexpr uint64_t kNotFinite = ~uint64_t{0};
+
+// The CTAs that share a row. A histogram's bin has a mass in two words.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define MOESAIC_SAMPLE_CLUSTER __cluster_dims__(kSampleCluster, 1, 1)
+struct Cluster {
+  static constexpr int kCtas = kSampleCluster;
+  __device__ static int rank() { return static_cast<int>(cooperative_groups::this_cluster().block_rank()); }
+  __device__ static void sync() { cooperative_groups::this_cluster().sync(); }
+  // The same variable in another CTA's memory.
+  template <class T>
+  __device__ static T* of(T* mine, int rank) {
+    return cooperative_groups::this_cluster().map_shared_rank(mine, rank);
+  }
+  // The halves apart: a CTA has at most 2^15 tokens of the row, an upper half at most 2^16.
+  template <class Histogram>
+  __device__ static void add(Histogram& s, int bin, uint32_t low, uint32_t high) {
+    atomicAdd(&s.low[bin], low);
+    atomicAdd(&s.high[bin], high);
+  }
+  __device__ static uint64_t mass(uint32_t low, uint32_t high) {
+    return (static_cast<uint64_t>(high) << kHalf) + low;
+  }
+};
+#elif defined(__CUDACC__)
+#define MOESAIC_SAMPLE_CLUSTER
+#endif
+struct OneCta {
+  static constexpr int kCtas = 1;
+  __device__ static int rank() { return 0; }
+  __device__ static void sync() { __syncthreads(); }
+  template <class T>
+  __device__ static T* of(T* mine, int) {
+    return mine;
+  }
+  // 64 bits: whoever makes the lower word overflow carries.
+  template <class Histogram>
+  __device__ static void add(Histogram& s, int bin, uint32_t low, uint32_t high) {
+    const uint64_t mass = (static_cast<uint64_t>(high) << kHalf) + low;
+    const auto lower = static_cast<uint32_t>(mass);
+    auto upper = static_cast<uint32_t>(mass >> 32);
+    if (atomicAdd(&s.low[bin], lower) + lower < lower) ++upper;
+    if (upper != 0) atomicAdd(&s.high[bin], upper);
+  }
+  __device__ static uint64_t mass(uint32_t low, uint32_t high) {
+    return static_cast<uint64_t>(high) << 32 | low;
+  }
+};
 
 // How many tokens, and how likely they are together.
 struct Measure {
@@ -154,7 +202,8 @@ struct LogitRow {
 };
 
 // The largest logit of the row and its token, the lowest of equals, or kNotFinite.
-__device__ uint64_t find_best(const cg::cluster_group& cluster, const LogitRow& row, SampleShared& s) {
+template <class Group>
+__device__ uint64_t find_best(const LogitRow& row, SampleShared& s) {
   uint64_t best = 0;
   row.each_logit<25>([&](float v, int id) {
     if (id < row.last)
@@ -168,69 +217,74 @@ __device__ uint64_t find_best(const cg::cluster_group& cluster, const LogitRow& 
     for (int w = 1; w < kWarps; ++w) best = max(best, s.best[w]);
     s.block_best = best;
   }
-  cluster.sync();
-  for (int b = 0; b < kCluster; ++b) best = max(best, *cluster.map_shared_rank(&s.block_best, b));
+  Group::sync();
+  for (int b = 0; b < Group::kCtas; ++b) best = max(best, *Group::of(&s.block_best, b));
   return best;
 }
 
+template <class Group>
 __device__ void add(SampleShared& s, int bin, uint32_t count, uint32_t low, uint32_t high) {
   atomicAdd(&s.count[bin], count);
-  atomicAdd(&s.low[bin], low);
-  atomicAdd(&s.high[bin], high);
+  Group::add(s, bin, low, high);
 }
+template <class Group>
 __device__ void add(SampleShared& s, int bin, uint64_t mass) {
-  add(s, bin, 1, mass & ((1u << kHalf) - 1), static_cast<uint32_t>(mass >> kHalf));
+  add<Group>(s, bin, 1, mass & ((1u << kHalf) - 1), static_cast<uint32_t>(mass >> kHalf));
 }
 
 // What the row has in the thread's bin, once every CTA has filled its histogram.
-__device__ Measure gather(const cg::cluster_group& cluster, SampleShared& s) {
+template <class Group>
+__device__ Measure gather(SampleShared& s) {
   const int t = static_cast<int>(threadIdx.x);
-  cluster.sync();
+  Group::sync();
   Measure sum;
 #pragma unroll
-  for (int b = 0; b < kCluster; ++b) {
-    const SampleShared& other = *cluster.map_shared_rank(&s, b);
-    sum = sum + Measure{other.count[t], (static_cast<uint64_t>(other.high[t]) << kHalf) + other.low[t]};
+  for (int b = 0; b < Group::kCtas; ++b) {
+    const SampleShared& other = *Group::of(&s, b);
+    sum = sum + Measure{other.count[t], Group::mass(other.low[t], other.high[t])};
   }
   return sum;
 }
 
-__device__ void clear(const cg::cluster_group& cluster, SampleShared& s) {
-  cluster.sync();  // nobody reads the histogram before this one any more
+template <class Group>
+__device__ void clear(SampleShared& s) {
+  Group::sync();  // nobody reads the histogram before this one any more
   s.count[threadIdx.x] = s.low[threadIdx.x] = s.high[threadIdx.x] = 0;
   __syncthreads();
 }
 
 // By the first digit. Where a warp's tokens all fall into one bin they are added up before.
-__device__ Measure first_histogram(const cg::cluster_group& cluster, const LogitRow& row, SampleShared& s) {
-  clear(cluster, s);
+template <class Group>
+__device__ Measure first_histogram(const LogitRow& row, SampleShared& s) {
+  clear<Group>(s);
   row.each_logit<9>([&](float v, int id) {
     constexpr uint32_t kAll = 0xFFFFFFFFu;
     const double x = row.below(v);
     const int bin = x <= row.reach ? row.bin(x, id) : -1;
     const uint64_t mass = LogitRow::mass(x);
     if (!__all_sync(kAll, bin == __shfl_sync(kAll, bin, 0))) {
-      if (bin >= 0) add(s, bin, mass);
+      if (bin >= 0) add<Group>(s, bin, mass);
     } else if (bin >= 0) {
       const uint32_t low = __reduce_add_sync(kAll, static_cast<uint32_t>(mass & ((1u << kHalf) - 1))),
                      high = __reduce_add_sync(kAll, static_cast<uint32_t>(mass >> kHalf));
-      if (threadIdx.x % 32 == 0) add(s, bin, 32, low, high);
+      if (threadIdx.x % 32 == 0) add<Group>(s, bin, 32, low, high);
     }
   });
-  return gather(cluster, s);
+  return gather<Group>(s);
 }
 
 // By a later digit, of the tokens in `range` whose keys begin with `prefix`; shift: bits of a key behind the
 // digit.
-__device__ Measure histogram(const cg::cluster_group& cluster, const LogitRow& row, const LogitRange& range,
-                             uint64_t prefix, int shift, SampleShared& s) {
-  clear(cluster, s);
+template <class Group>
+__device__ Measure histogram(const LogitRow& row, const LogitRange& range, uint64_t prefix, int shift,
+                             SampleShared& s) {
+  clear<Group>(s);
   row.each(range, [&](float v, double x, int id) {
     const uint64_t key = row.key(v, x, id);
     if (key >> shift >> kDigit == prefix)
-      add(s, static_cast<int>(key >> shift) & (kBins - 1), LogitRow::mass(x));
+      add<Group>(s, static_cast<int>(key >> shift) & (kBins - 1), LogitRow::mass(x));
   });
-  return gather(cluster, s);
+  return gather<Group>(s);
 }
 
 // The sum over the threads up to this one.
@@ -278,10 +332,11 @@ struct Bin {
 
 // The bin in which the shortest prefix ends that reaches the target, narrowed until it has at most `most`
 // tokens. The whole row must reach the target. first: the row's first histogram.
-__device__ Bin find_bin(const cg::cluster_group& cluster, const LogitRow& row, Measure first,
-                        const PrefixTarget& target, int most, SampleShared& s) {
+template <class Group>
+__device__ Bin find_bin(const LogitRow& row, Measure first, const PrefixTarget& target, int most,
+                        SampleShared& s) {
   Bin bin;
-  for (Measure own = first;; own = histogram(cluster, row, bin.range, bin.prefix, bin.shift, s)) {
+  for (Measure own = first;; own = histogram<Group>(row, bin.range, bin.prefix, bin.shift, s)) {
     const Measure with = bin.before + scan(own, s);
     const Measure without{with.count - own.count, with.mass - own.mass};
     __syncthreads();
@@ -297,30 +352,29 @@ __device__ Bin find_bin(const cg::cluster_group& cluster, const LogitRow& row, M
 
 // Lists the tokens in `range` whose keys are wanted, in the first CTA's memory, and returns how many there
 // are: at most kListed.
-template <typename Wants>
-__device__ int list_tokens(const cg::cluster_group& cluster, const LogitRow& row, const LogitRange& range,
-                           Wants&& wants, SampleShared& s) {
+template <class Group, typename Wants>
+__device__ int list_tokens(const LogitRow& row, const LogitRange& range, Wants&& wants, SampleShared& s) {
   if (threadIdx.x == 0) s.listed = 0;
-  cluster.sync();
-  SampleShared& list = *cluster.map_shared_rank(&s, 0);
+  Group::sync();
+  SampleShared& list = *Group::of(&s, 0);
   row.each(range, [&](float v, double x, int id) {
     const uint64_t key = row.key(v, x, id);
     if (wants(key)) list.list[atomicAdd(&list.listed, 1u)] = {key, LogitRow::mass(x)};
   });
-  cluster.sync();
+  Group::sync();
   return static_cast<int>(list.listed);
 }
 
 // The end of the prefix, by comparing a bin's tokens each with each, kTogether threads a token.
-__device__ Prefix last_of_listed(const cg::cluster_group& cluster, const LogitRow& row, const Bin& bin,
-                                 const PrefixTarget& target, SampleShared& s) {
+template <class Group>
+__device__ Prefix last_of_listed(const LogitRow& row, const Bin& bin, const PrefixTarget& target,
+                                 SampleShared& s) {
   constexpr int kTogether = kThreads / kListed;
   const int entry = static_cast<int>(threadIdx.x) / kTogether,
             part = static_cast<int>(threadIdx.x) % kTogether;
-  const int count = list_tokens(
-      cluster, row, bin.range, [&](uint64_t key) { return key >> bin.shift == bin.prefix; }, s);
-  if (cluster.block_rank() != 0 && part == 0 && entry < count)
-    s.list[entry] = cluster.map_shared_rank(&s, 0)->list[entry];
+  const int count = list_tokens<Group>(
+      row, bin.range, [&](uint64_t key) { return key >> bin.shift == bin.prefix; }, s);
+  if (Group::rank() != 0 && part == 0 && entry < count) s.list[entry] = Group::of(&s, 0)->list[entry];
   __syncthreads();
   const Listed own = s.list[entry];
   Measure with;
@@ -336,14 +390,15 @@ __device__ Prefix last_of_listed(const cg::cluster_group& cluster, const LogitRo
     s.within = with;
     s.token = LogitRow::id_of(own.key);
   }
-  cluster.sync();
+  Group::sync();
   return {s.within.mass, s.token};
 }
 
 // The shortest prefix that reaches the target.
-__device__ Prefix find_prefix(const cg::cluster_group& cluster, const LogitRow& row, Measure first,
-                              const PrefixTarget& target, SampleShared& s) {
-  return last_of_listed(cluster, row, find_bin(cluster, row, first, target, kListed, s), target, s);
+template <class Group>
+__device__ Prefix find_prefix(const LogitRow& row, Measure first, const PrefixTarget& target,
+                              SampleShared& s) {
+  return last_of_listed<Group>(row, find_bin<Group>(row, first, target, kListed, s), target, s);
 }
 
 // The sum over the CTA's threads.
@@ -352,33 +407,34 @@ __device__ Measure total_of(Measure own, SampleShared& s) {
   return s.warps[kWarps - 1];
 }
 
-__device__ int32_t sample_token(const cg::cluster_group& cluster, LogitRow row, const DeviceSampling& params,
-                                SampleShared& s) {
+template <class Group>
+__device__ int32_t sample_token(LogitRow row, const DeviceSampling& params, SampleShared& s) {
   const bool nucleus = params.top_p < 1;
   row.temperature = params.temperature, row.per_temperature = 1 / params.temperature;
   row.order = nucleus || params.top_k > 0 ? Order::kLikelihood : Order::kIds;
   const double reach = fmin(-params.least, kReach);
   if (!nucleus) row.reach = reach;
-  Measure bins = first_histogram(cluster, row, s);
+  Measure bins = first_histogram<Group>(row, s);
   const Measure all = total_of(bins, s);
   uint64_t kept = all.mass;
   if (params.top_k > 0 && params.top_k < all.count)
-    kept = find_prefix(cluster, row, bins, {&Measure::count, static_cast<uint64_t>(params.top_k)}, s).mass;
+    kept = find_prefix<Group>(row, bins, {&Measure::count, static_cast<uint64_t>(params.top_k)}, s).mass;
   if (nucleus) {
     const auto share = static_cast<uint64_t>(ceil(params.top_p * static_cast<double>(kept)));
-    kept = find_prefix(cluster, row, bins, {&Measure::mass, max(share, uint64_t{1})}, s).mass;
+    kept = find_prefix<Group>(row, bins, {&Measure::mass, max(share, uint64_t{1})}, s).mass;
     if (-params.least < kFar) {
       row.reach = reach;
-      bins = first_histogram(cluster, row, s);
+      bins = first_histogram<Group>(row, s);
       kept = min(kept, total_of(bins, s).mass);
     }
   }
   const auto place = static_cast<uint64_t>(params.uniform * static_cast<double>(kept));
-  return find_prefix(cluster, row, bins, {&Measure::mass, place + 1}, s).token;
+  return find_prefix<Group>(row, bins, {&Measure::mass, place + 1}, s).token;
 }
 
 // The logarithm of the sum of e to the power of every logit, added in an order that nothing changes.
-__device__ double log_sum_exp(const cg::cluster_group& cluster, const LogitRow& row, SampleShared& s) {
+template <class Group>
+__device__ double log_sum_exp(const LogitRow& row, SampleShared& s) {
   double sum = 0;
   row.each_logit<5>([&](float v, int) { sum += exp(static_cast<double>(v) - row.top); });
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, offset);
@@ -388,23 +444,23 @@ __device__ double log_sum_exp(const cg::cluster_group& cluster, const LogitRow& 
     for (int w = 1; w < kWarps; ++w) sum += s.sums[w];
     s.block_sum = sum;
   }
-  cluster.sync();
+  Group::sync();
   sum = 0;
-  for (int b = 0; b < kCluster; ++b) sum += *cluster.map_shared_rank(&s.block_sum, b);
+  for (int b = 0; b < Group::kCtas; ++b) sum += *Group::of(&s.block_sum, b);
   return row.top + log(sum);
 }
 
 // The n likeliest; n: 1 to as many tokens as the row has.
-__device__ void find_likeliest(const cg::cluster_group& cluster, LogitRow row, int n,
-                               SampleResult::Entry* top, SampleShared& s) {
+template <class Group>
+__device__ void find_likeliest(LogitRow row, int n, SampleResult::Entry* top, SampleShared& s) {
   row.order = Order::kLogits, row.reach = kAnywhere;
-  const Measure bins = first_histogram(cluster, row, s);
-  Bin bin = find_bin(cluster, row, bins, {&Measure::count, static_cast<uint64_t>(n)}, kListed - n, s);
+  const Measure bins = first_histogram<Group>(row, s);
+  Bin bin = find_bin<Group>(row, bins, {&Measure::count, static_cast<uint64_t>(n)}, kListed - n, s);
   bin.range.most = INFINITY;
-  const int count = list_tokens(
-      cluster, row, bin.range, [&](uint64_t key) { return key >> bin.shift <= bin.prefix; }, s);
+  const int count = list_tokens<Group>(
+      row, bin.range, [&](uint64_t key) { return key >> bin.shift <= bin.prefix; }, s);
   const int entry = static_cast<int>(threadIdx.x);
-  if (cluster.block_rank() == 0 && entry < count) {
+  if (Group::rank() == 0 && entry < count) {
     const uint64_t own = s.list[entry].key;
     int place = 0;
     for (int i = 0; i < count; ++i) place += s.list[i].key < own ? 1 : 0;
@@ -413,44 +469,57 @@ __device__ void find_likeliest(const cg::cluster_group& cluster, LogitRow row, i
 }
 
 // Not inlined: rows that do not ask would pay with 80 bytes of spilled registers for 20.
+template <class Group>
 __device__ __noinline__ void find_logprobs(LogitRow row, int32_t token, int n, SampleResult& result,
                                            SampleShared& s) {
-  const cg::cluster_group cluster = cg::this_cluster();
-  const double normalizer = log_sum_exp(cluster, row, s);
-  if (cluster.block_rank() == 0 && threadIdx.x == 0)
+  const double normalizer = log_sum_exp<Group>(row, s);
+  if (Group::rank() == 0 && threadIdx.x == 0)
     result.logit = row.logits[token], result.normalizer = normalizer;
-  if (n > 0) find_likeliest(cluster, row, n, result.top, s);
+  if (n > 0) find_likeliest<Group>(row, n, result.top, s);
 }
 
-__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
-    sample_kernel(const SampleRows p) {
-  __shared__ SampleShared s;
-  const cg::cluster_group cluster = cg::this_cluster();
-  const int index = static_cast<int>(blockIdx.y), part = (p.vocab + kCluster * 32 - 1) / (kCluster * 32) * 32;
-  const int rank = static_cast<int>(cluster.block_rank());
+template <class Group>
+__device__ void sample_row(const SampleRows& p, SampleShared& s) {
+  constexpr int kTogether = Group::kCtas * 32;
+  const int index = static_cast<int>(blockIdx.y), part = (p.vocab + kTogether - 1) / kTogether * 32;
+  const int rank = Group::rank();
   LogitRow row{.logits = p.logits + static_cast<int64_t>(index) * p.vocab,
                .first = rank * part,
                .last = min(p.vocab, (rank + 1) * part)};
   wait_for_predecessor();
-  const uint64_t best = find_best(cluster, row, s);
+  const uint64_t best = find_best<Group>(row, s);
   int32_t token = best == kNotFinite ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(best));
   SampleResult& result = p.results[*p.result_buffer * p.stride + index];
   int32_t likeliest = -1;
   if (token >= 0) {
     const DeviceSampling& params = p.sampling[index];
     row.top = from_ordered_key(static_cast<uint32_t>(best >> 32));
-    if (params.temperature > 0) token = sample_token(cluster, row, params, s);
+    if (params.temperature > 0) token = sample_token<Group>(row, params, s);
     if (params.logprobs >= 0) {
       likeliest = min(params.logprobs, p.vocab);
-      find_logprobs(row, token, likeliest, result, s);
+      find_logprobs<Group>(row, token, likeliest, result, s);
     }
   }
   if (rank == 0 && threadIdx.x == 0) {
     p.sampled_tokens[index] = result.token = token;
     result.fault = *p.fault, result.likeliest = likeliest;
   }
-  cluster.sync();  // the others may still be reading this CTA's memory
+  Group::sync();  // the others may still be reading this CTA's memory
 }
+
+__global__ void __launch_bounds__(kThreads) sample_kernel(const SampleRows p) {
+  __shared__ SampleShared s;
+  sample_row<OneCta>(p, s);
+}
+#ifdef __CUDACC__
+__global__ void MOESAIC_SAMPLE_CLUSTER __launch_bounds__(kThreads)
+    sample_in_cluster_kernel(const SampleRows p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  __shared__ SampleShared s;
+  sample_row<Cluster>(p, s);
+#endif
+}
+#endif
 
 __global__ void step_inputs_kernel(const StepInputs p) {
   const int stride = static_cast<int>(gridDim.x * blockDim.x);
@@ -466,13 +535,17 @@ __global__ void step_inputs_kernel(const StepInputs p) {
 
 Status copy_step_inputs(const StepInputs& p, cudaStream_t stream) {
   constexpr int kInputThreads = 256, kMostBlocks = 64;
-  step_inputs_kernel<<<min(kMostBlocks, (p.count + kInputThreads - 1) / kInputThreads), kInputThreads, 0,
-                       stream>>>(p);
-  return check(cudaGetLastError(), "step inputs");
+  return launch_alone(step_inputs_kernel,
+                      dim3(min(kMostBlocks, (p.count + kInputThreads - 1) / kInputThreads)),
+                      dim3(kInputThreads), 0, stream, p);
 }
 
-Status sample(const SampleRows& p, cudaStream_t stream) {
-  return launch(sample_kernel, dim3(kCluster, p.rows), dim3(kThreads), 0, stream, p);
+Status sample(const SampleRows& p, [[maybe_unused]] int ctas, cudaStream_t stream) {
+#ifdef __CUDACC__
+  if (ctas > 1)
+    return launch(sample_in_cluster_kernel, dim3(kSampleCluster, p.rows), dim3(kThreads), 0, stream, p);
+#endif
+  return launch(sample_kernel, dim3(1, p.rows), dim3(kThreads), 0, stream, p);
 }
 
 }  // namespace moesaic::cuda

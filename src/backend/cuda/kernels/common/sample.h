@@ -14,6 +14,7 @@ namespace moesaic::cuda {
 
 // The largest vocabulary that sample() takes.
 inline constexpr int kMostSampledVocab = 1 << 18;
+inline constexpr int kSampleCluster = 8;  // CTAs of a row, where there are clusters
 
 // inputs = packed; then inputs[tokens + r] = sampled_tokens[inputs[token_sources + r]] for every row r whose
 // source is not negative.
@@ -41,10 +42,10 @@ struct SampleResult {
 };
 
 // sampled_tokens[r] = the token sampled from row r of the logits by sampling[r] (core/batch.h), -1 if a logit
-// is not finite. Eight CTAs a row, which sum probabilities as integers: the same token whatever
-// their order. A probability below 6e-11 of the likeliest token's counts as none. Reads the row two times at
-// temperature 0, otherwise about 4 times and at most 20; once more for a log-probability, and for the
-// likeliest two more times, at most seven.
+// is not finite. ctas: of a row, kSampleCluster or 1. They sum probabilities as integers: the same token
+// whatever their order and number. A probability below 6e-11 of the likeliest token's counts as none. Reads
+// the row two times at temperature 0, otherwise about 4 times and at most 20; once more for a
+// log-probability, and for the likeliest two more times, at most seven.
 struct SampleRows {
   const float* logits = nullptr;  // [rows, vocab]
   int rows = 0, vocab = 0;
@@ -55,6 +56,6 @@ struct SampleRows {
   const int32_t* result_buffer = nullptr;  // which of them
   int stride = 0;
 };
-Status sample(const SampleRows& p, cudaStream_t stream);
+Status sample(const SampleRows& p, int ctas, cudaStream_t stream);
 
 }  // namespace moesaic::cuda

@@ -1,4 +1,4 @@
-// d += a b on a warp: m16n8k16, F32 sums of F16 or BF16 products, and the way from E4M3 to F16.
+// d += a b on a warp: m16n8k16, F32 sums of F16 or BF16 products.
 #pragma once
 
 #include <cstdint>
@@ -27,16 +27,6 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint3
 template <bool kBf16>
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint2 b) {
   mma<kBf16>(d, a, b.x, b.y);
-}
-
-// Four E4M3 numbers as F16, an instruction each pair.
-__device__ __forceinline__ uint2 e4m3_to_f16(uint32_t bytes) {
-  uint2 v;
-  asm("{\n.reg .b16 lo, hi;\nmov.b32 {lo, hi}, %2;\ncvt.rn.f16x2.e4m3x2 %0, lo;\ncvt.rn.f16x2.e4m3x2 %1, "
-      "hi;\n}"
-      : "=r"(v.x), "=r"(v.y)
-      : "r"(bytes));
-  return v;
 }
 
 }  // namespace moesaic::cuda

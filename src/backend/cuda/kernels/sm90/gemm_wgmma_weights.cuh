@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/common/gemm_tile.cuh"
 #include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/ptx/async_copy.cuh"
+#include "backend/cuda/kernels/ptx/e4m3.cuh"
 #include "backend/cuda/kernels/ptx/mma.cuh"
 #include "backend/cuda/kernels/ptx/wgmma.cuh"
 #include "backend/cuda/kernels/sm90/gemm_wgmma.h"

@@ -121,7 +121,9 @@ class Pair {
   Pair(const Form& form, const Options& options)
       : heads_(form),
         options_{.dense = form.dense.value_or(form.stored), .max_rows = options.max_rows},
-        target_{.major = 9, .portable = options.invariant, .batch_invariant = options.invariant},
+        target_{.features = features_of(9, 0, 90),
+                .portable = options.invariant,
+                .batch_invariant = options.invariant},
         reference_({heads_.model, model_weights_, layout_, batch_, options_.dense, [] { return false; }}),
         cuda_({.options = options_,
                .target = target_,
@@ -543,7 +545,7 @@ TEST(CudaDraftFaults, StayInTheirSequence) {
 TEST(CudaDraftErrors, OneLineEach) {
   Heads heads({.name = "odd"});
   const BackendOptions options{.max_rows = 8};
-  const Target target{.major = 9};
+  const Target target{.features = features_of(9, 0, 90)};
   LoadedModel model;
   const KvLayout layout{.full_pages = 2};
   const cudaStream_t stream = reinterpret_cast<cudaStream_t>(1);

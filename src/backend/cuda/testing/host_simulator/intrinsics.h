@@ -17,6 +17,8 @@
 #define __launch_bounds__(...)
 #undef __maxnreg__
 #define __maxnreg__(...)
+#undef __noinline__
+#define __noinline__
 #undef __forceinline__
 #define __forceinline__ inline
 // All fibers of a block run in one thread. A kernel's own `extern` arrays are defined in kernels/.
@@ -70,10 +72,18 @@ inline unsigned __reduce_max_sync(unsigned, unsigned x) {
   for (int lane = 0; lane < 32; ++lane) x = std::max(x, all[lane]);
   return x;
 }
+inline unsigned __reduce_add_sync(unsigned, unsigned x) {
+  const auto all = moesaic::cuda::on_host::ThreadBlock::mine().exchange(x);
+  unsigned sum = 0;
+  for (int lane = 0; lane < 32; ++lane) sum += all[lane];
+  return sum;
+}
+inline bool __all_sync(unsigned mask, bool x) { return __ballot_sync(mask, x) == 0xFFFFFFFFu; }
 inline unsigned __reduce_min_sync(unsigned mask, unsigned x) { return ~__reduce_max_sync(mask, ~x); }
 
 // Fibers of one thread of the host: nothing comes between.
 inline int atomicAdd(int* p, int x) { return std::exchange(*p, *p + x); }
+inline unsigned atomicAdd(unsigned* p, unsigned x) { return std::exchange(*p, *p + x); }
 inline int atomicCAS(int* p, int old, int x) { return *p == old ? std::exchange(*p, x) : *p; }
 inline int atomicMax(int* p, int x) { return std::exchange(*p, std::max(*p, x)); }
 inline unsigned atomicOr(unsigned* p, unsigned x) { return std::exchange(*p, *p | x); }
@@ -84,10 +94,15 @@ template <class T>
 T __ldg(const T* p) {
   return *p;
 }
+template <class T>
+T __ldcg(const T* p) {
+  return *p;
+}
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __frcp_rn(float x) { return 1 / x; }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 #define __expf(x) std::exp(x)

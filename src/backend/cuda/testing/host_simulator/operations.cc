@@ -66,7 +66,7 @@ Status attend_decode(const Attention& p, cudaStream_t) {
   return attend_rows(p);
 }
 Status attend_prefill(const Attention& p, cudaStream_t) { return attend_rows(p); }
-Status attend_portable(const Attention& p, cudaStream_t) { return attend_rows(p); }
+Status attend_portable(const Attention& p, const SpanScratch&, cudaStream_t) { return attend_rows(p); }
 
 Status copy_step_inputs(const StepInputs& p, cudaStream_t) {
   std::memcpy(p.inputs, p.packed, static_cast<size_t>(p.count) * sizeof(int32_t));
@@ -76,7 +76,7 @@ Status copy_step_inputs(const StepInputs& p, cudaStream_t) {
   }
   return {};
 }
-Status sample(const SampleRows& p, cudaStream_t) {
+Status sample(const SampleRows& p, int, cudaStream_t) {
   for (int row = 0; row < p.rows; ++row) {
     EXPECT_LT(p.sampling[row].logprobs, 0);
     SampleResult& result = p.results[*p.result_buffer * p.stride + row];
@@ -138,6 +138,8 @@ Status gemm(const QuadWeights&, const Tokens&, Tile, const Qkv&, cudaStream_t) {
 // ---- runtime/ ----
 
 cudaError_t probe_code() { return cudaSuccess; }
+cudaError_t read_code_version(int& version) { return version = 90, cudaSuccess; }
+bool runs_clusters() { return true; }
 Result<double> measure_read_bandwidth(cudaStream_t) { return absent("read bandwidth"); }
 Status fill_random(float*, int64_t, uint32_t, cudaStream_t) { return absent("random values"); }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/cuda/runtime/features.h"
 #include "backend/cuda/testing/host_simulator/captures.h"
 
 namespace moesaic::cuda {
@@ -17,6 +18,7 @@ class StepGraphsTest : public testing::Test {
     graphs_.drop();
     EXPECT_EQ(captures().executables, 0);
     captures() = {};
+    set_early_launches(true);
   }
   // Gives how often the step's ops ran or were recorded.
   int step(const StepShape& shape, const Status& ops = {}) {
@@ -69,6 +71,7 @@ TEST_F(StepGraphsTest, WithoutMemoryTheOthersMakeRoom) {
 
 // It runs without a graph, and nobody tries to capture it again.
 TEST_F(StepGraphsTest, AShapeThatCannotBeCapturedRunsWithoutAGraph) {
+  set_early_launches(false);
   captures().failing_instantiations = 2;
   EXPECT_EQ(step(rows(1)), 2);
   EXPECT_EQ(step(rows(1)), 1);
@@ -86,6 +89,27 @@ TEST_F(StepGraphsTest, AShapeThatCannotBeCapturedRunsWithoutAGraph) {
   EXPECT_TRUE(graphs_.retire("the KV cache", nullptr).ok());  // it moved: all may be tried again
   EXPECT_EQ(step(rows(4)), 1);
   EXPECT_EQ(captures().launches, 2);
+}
+
+// Launches that may start early are dropped before the graph is. A lack of memory is not their fault.
+TEST_F(StepGraphsTest, ACaptureThatFailsIsTriedWithPlainLaunches) {
+  set_early_launches(true);
+  ASSERT_TRUE(early_launches());
+  captures().failing_instantiations = 2;
+  EXPECT_EQ(step(rows(1)), 2);
+  EXPECT_TRUE(early_launches());
+  captures().no_end = true;
+  EXPECT_EQ(step(rows(2)), 2);
+  EXPECT_FALSE(early_launches());
+  captures().no_end = false;
+  EXPECT_EQ(step(rows(2)), 1);
+  EXPECT_EQ(step(rows(2)), 0);
+  EXPECT_EQ(captures().launches, 2);
+  set_early_launches(true);
+  EXPECT_EQ(step(rows(3), Status(StatusCode::kInternal, "launch: invalid resource handle")), 2);
+  EXPECT_FALSE(early_launches());
+  EXPECT_EQ(step(rows(3), Status(StatusCode::kInternal, "launch: invalid resource handle")), 2);
+  EXPECT_EQ(step(rows(3)), 1);  // not captured any more
 }
 
 }  // namespace

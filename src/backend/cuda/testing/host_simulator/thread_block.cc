@@ -117,9 +117,9 @@ void ThreadBlock::meet(Meeting& at, int threads) {
 
 bool run_in_turn(dim3 grid, int threads, std::span<uint8_t> shared, const std::function<void()>& kernel) {
   ThreadBlock block(threads, shared.data());
-  for (unsigned i = 0; i < grid.x * grid.y; ++i) {
+  for (unsigned i = 0; i < grid.x * grid.y * grid.z; ++i) {
     std::ranges::fill(shared, kUnwritten);
-    block.begin({i % grid.x, i / grid.x, 0}, grid, kernel);
+    block.begin({i % grid.x, i / grid.x % grid.y, i / (grid.x * grid.y)}, grid, kernel);
     block.advance();
     if (!block.done()) return false;
   }

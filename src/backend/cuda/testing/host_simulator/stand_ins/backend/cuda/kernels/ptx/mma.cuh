@@ -36,12 +36,4 @@ void mma(float (&d)[4], const uint32_t (&a)[4], uint2 b) {
   mma<kBf16>(d, a, b.x, b.y);
 }
 
-inline uint2 e4m3_to_f16(uint32_t bytes) {
-  uint32_t pairs[2] = {};
-  for (int i = 0; i < 4; ++i)
-    pairs[i / 2] |= uint32_t{__half_raw(__half(mx::decode_e4m3(static_cast<uint8_t>(bytes >> 8 * i)))).x}
-                    << 16 * (i % 2);
-  return {pairs[0], pairs[1]};
-}
-
 }  // namespace moesaic::cuda

@@ -1,0 +1,38 @@
+// What a device can do with the code that this program has for it. Kernels name what they need
+// (ops/select.h), never a version.
+#pragma once
+
+#include <cstddef>
+
+#include "moesaic/status.h"
+
+namespace moesaic::cuda {
+
+enum Feature : unsigned {
+  kBulkCopies = 1 << 0,          // cp.async.bulk and the barriers that it completes on
+  kClusters = 1 << 1,            // thread block clusters of 8 CTAs
+  kProgrammaticLaunch = 1 << 2,  // a kernel may start before its predecessor has ended
+  kWgmma = 1 << 3,           // wgmma, and with it all of kernels/sm90/, which has code for its devices alone
+  kBlockScaledMma = 1 << 4,  // kernels/ptx/block_scaled_mma.cuh without emulation
+};
+
+struct Features {
+  int major = 0, minor = 0;     // compute capability
+  unsigned has = 0;             // Feature
+  size_t shared_per_block = 0;  // bytes that a CTA may ask for
+  constexpr bool have(unsigned needs) const { return (needs & ~has) == 0; }
+};
+
+// Those of a compute capability. code: the one that the kernels were compiled for, 10 major + minor: what the
+// driver makes of PTX of 8.0 has nothing newer, on whatever device it runs.
+Features features_of(int major, int minor, int code);
+// Those of a device, asked once. Public reports contradict each other on clusters on 12.x, so there the device
+// says whether it runs one.
+Result<Features> features_of_device(int device);
+
+// Whether kernels are launched so that they may start early: the current device has kProgrammaticLaunch, the
+// environment does not say MOESAIC_PDL=0, and nobody has turned it off for the process. Thread-safe.
+bool early_launches();
+void set_early_launches(bool on);
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,38 @@
+#include "backend/cuda/runtime/features.h"
+
+#include <gtest/gtest.h>
+
+namespace moesaic::cuda {
+namespace {
+
+TEST(Features, AreThoseOfTheDeviceAndOfItsCode) {
+  constexpr unsigned kSince90 = kBulkCopies | kClusters | kProgrammaticLaunch;
+  for (const int minor : {0, 6, 7, 9}) EXPECT_EQ(features_of(8, minor, 80 + minor).has, 0u);
+  EXPECT_EQ(features_of(9, 0, 90).has, kSince90 | kWgmma);
+  EXPECT_EQ(features_of(10, 0, 90).has, kSince90);
+  for (const int minor : {0, 1}) EXPECT_EQ(features_of(12, minor, 120).has, kSince90 | kBlockScaledMma);
+  // Code of 8.0 neither waits for its predecessor nor has barriers of bulk copies, wherever it runs.
+  for (const int major : {9, 10, 12}) EXPECT_EQ(features_of(major, 0, 80).has, 0u);
+}
+
+TEST(Features, SharedMemoryOfABlock) {
+  const auto kilobytes = [](int major, int minor) {
+    return features_of(major, minor, 10 * major + minor).shared_per_block / 1024;
+  };
+  EXPECT_EQ(kilobytes(8, 0), 163u);
+  EXPECT_EQ(kilobytes(8, 6), 99u);
+  EXPECT_EQ(kilobytes(8, 7), 163u);
+  EXPECT_EQ(kilobytes(8, 9), 99u);
+  EXPECT_EQ(kilobytes(9, 0), 227u);
+  EXPECT_EQ(kilobytes(12, 0), 99u);
+  EXPECT_EQ(kilobytes(12, 1), 99u);
+}
+
+TEST(Features, HaveWhatIsNeeded) {
+  const Features some{.has = kBulkCopies | kClusters};
+  EXPECT_TRUE(some.have(0) && some.have(kClusters) && some.have(kBulkCopies | kClusters));
+  EXPECT_FALSE(some.have(kWgmma) || some.have(kWgmma | kClusters));
+}
+
+}  // namespace
+}  // namespace moesaic::cuda

@@ -26,8 +26,8 @@ struct Features {
 // Those of a compute capability. code: the one that the kernels were compiled for, 10 major + minor: what the
 // driver makes of PTX of 8.0 has nothing newer, on whatever device it runs.
 Features features_of(int major, int minor, int code);
-// Those of a device, asked once. Public reports contradict each other on clusters on 12.x, so there the device
-// says whether it runs one.
+// Those of a device, asked once. Public reports contradict each other on clusters on 12.x, so there the
+// device says whether it runs one.
 Result<Features> features_of_device(int device);
 
 // Whether kernels are launched so that they may start early: the current device has kProgrammaticLaunch, the

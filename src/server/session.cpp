@@ -16,9 +16,13 @@ class Counted {
   std::atomic<int>& count_;
 };
 
+// The page and Prometheus ask every few seconds, which would be all that the log of an idle server has.
+bool is_poll(const RequestRecord& record) { return record.route == "/metrics" && record.status == 200; }
+
 void note(Connection& connection, App& app) {
   app.metrics.count_request(connection.record().route, connection.record().status);
-  if (app.options.log_requests) app.log.request(connection.request(), connection.record());
+  if (app.options.log_requests && !is_poll(connection.record()))
+    app.log.request(connection.request(), connection.record());
 }
 
 asio::awaitable<void> answer_request(Connection& connection, App& app) {

@@ -415,14 +415,21 @@ class Conversations(Case):
         self.ask("everything", deltas=[{"reasoning_content": "hm"}, {"content": "### Title\n\n# Other\n\n- [x] a\n\n| a |\n|---|\n| $x$ |\n\n"
                                        "```python\nx = 'a'  # b\n```\n\n> [link](https://example.com)"}], finish="length")
         self.until("$('.katex') && $('.hljs-string')")
+        self.value("(() => { const data = new DataTransfer(); data.setData('text/plain', 'line\\n'.repeat(100));"
+                   "$('#message').dispatchEvent(new ClipboardEvent('paste', {clipboardData: data, cancelable: true})); })()")
+        self.until("$('.chip')")
         self.value(source + ";0")
-        for scheme, phone, dialog in (("light", False, False), ("dark", False, False), ("light", True, False), ("dark", False, True)):
+        for scheme, phone, dialog in (("light", False, False), ("dark", False, False), ("light", True, False), ("light", True, True),
+                                      ("dark", False, True)):
             with self.subTest(scheme=scheme, phone=phone, dialog=dialog):
                 self.scheme(scheme)
                 self.page.call("Emulation.clearDeviceMetricsOverride")
                 if phone:
                     self.phone()
-                if dialog:
+                self.value("$$('dialog[open]').forEach(d => d.close())")
+                if dialog and phone:
+                    self.value("$('#instructions').showModal()")
+                elif dialog:
                     self.click("#open-settings")
                     self.value("$$('#settings details').forEach(d => d.open = true)")
                 found = self.value("axe.run().then(r => r.violations.map(v => [v.id, v.help, v.nodes.map(n => n.html.slice(0, 200))]))")

@@ -1,6 +1,7 @@
 // Answers in flight: one for each conversation, which goes on while another conversation is shown.
 import {streamChat, untilLoaded} from "./api.js";
-import {add, path} from "./conversation.js";
+import {add, sent} from "./conversation.js";
+import {instructionsOf} from "./instructions.js";
 import {requestOf} from "./request.js";
 import {apiKey, settings} from "./settings.js";
 import {save} from "./store.js";
@@ -26,7 +27,7 @@ export class Answer {
   // continued: the answer of the path's end, which goes on; else a new one is made.
   constructor(conversation, continued = null) {
     this.conversation = conversation;
-    this.asked = path(conversation);
+    this.asked = sent(conversation);
     this.continues = !!continued;
     this.node = continued ?? add(conversation, {role: "assistant"});
     this.before = continued?.stats ? continued.stats.tokens + (continued.stats.before ?? 0) : 0;
@@ -109,6 +110,7 @@ export class Answer {
     const question = this.asked.at(-1);
     if (error.name !== "AbortError" && !this.count && question?.role === "user") {
       question.refused = text;
+      if (error.code === "context_length_exceeded" && this.asked.filter(({role}) => role === "user").length > 1) question.tooLong = true;
       delete conversation.nodes[node.id];
       conversation.leaf = question.id;
       return;
@@ -118,7 +120,7 @@ export class Answer {
 
   // False: the server is still loading its model.
   async ask(model) {
-    const body = requestOf(this.asked, settings, model || undefined, this.continues);
+    const body = requestOf(this.asked, {...settings, system: instructionsOf(this.conversation)}, model || undefined, this.continues);
     this.start = performance.now();
     try {
       for await (const chunk of streamChat(body, apiKey(), this.controller.signal)) this.take(chunk);

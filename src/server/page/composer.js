@@ -1,20 +1,36 @@
 // Where a message is written. Its button sends; while an answer comes, it stops.
+import {Attachments} from "./attachments.js";
 import {keep, kept} from "./browser_storage.js";
 import {byId, growing, icon} from "./dom.js";
-import {settings} from "./settings.js";
+import {sendKey, sends} from "./enter.js";
 
-const DRAFT = "moesaic.draft";
-// Keyboards on glass have no Shift+Enter: there, Enter breaks the line and the button sends.
-const onGlass = matchMedia("(hover: none) and (pointer: coarse)");
+const DRAFT = "moesaic.draft", DRAFT_FILES = "moesaic.draft.files";
+
+function draftFiles() {
+  try {
+    return JSON.parse(kept("sessionStorage", DRAFT_FILES)) ?? [];
+  } catch {
+    return [];
+  }
+}
 
 export class Composer {
-  // actions: {send(text), stop(), editLast()}
+  // actions: {send(text, files), stop(), editLast()}
   constructor(actions) {
     this.actions = actions;
     this.area = byId("message");
     this.fit = growing(this.area);
     this.busy = false;
     this.area.value = kept("sessionStorage", DRAFT) ?? "";
+    const changed = files => {
+      keep("sessionStorage", DRAFT_FILES, JSON.stringify(files));
+      this.showButton();
+    };
+    this.attachments = new Attachments({changed, notice}, draftFiles());
+    this.area.addEventListener("paste", event => this.attachments.take(event, event.clipboardData));
+    const room = byId("room");
+    room.addEventListener("dragover", event => event.dataTransfer.types.includes("Files") && event.preventDefault());
+    room.addEventListener("drop", event => this.attachments.take(event, event.dataTransfer));
     this.area.addEventListener("input", () => this.onInput());
     this.area.addEventListener("keydown", event => this.onKey(event));
     byId("composer").addEventListener("submit", event => {
@@ -33,17 +49,21 @@ export class Composer {
   onKey(event) {
     if (event.isComposing) return;
     if (event.key === "ArrowUp" && !this.area.value) return this.actions.editLast(event);
-    const plain = !event.shiftKey && !event.altKey, sends = settings.sendByEnter && !onGlass.matches;
-    if (event.key !== "Enter" || !plain || (!sends && !event.ctrlKey && !event.metaKey)) return;
+    if (!sends(event)) return;
     event.preventDefault();
     if (!this.busy) this.press();
   }
 
   press() {
     if (this.busy) return this.actions.stop();
-    const text = this.area.value;
-    if (!text.trim()) return;
-    if (this.actions.send(text)) this.set("");
+    const text = this.area.value, {files} = this.attachments;
+    if (this.empty() || !this.actions.send(text, files)) return;
+    this.set("");
+    this.attachments.set([]);
+  }
+
+  empty() {
+    return !this.area.value.trim() && !this.attachments.files.length;
   }
 
   set(text) {
@@ -63,8 +83,8 @@ export class Composer {
     if (button.dataset.name !== name) button.replaceChildren(icon(name));
     button.dataset.name = name;
     button.setAttribute("aria-label", label);
-    button.title = this.busy ? "Stop (Esc)" : "Send (Enter)";
-    button.setAttribute("aria-disabled", String(!this.busy && !this.area.value.trim()));
+    button.title = this.busy ? "Stop (Esc)" : `Send (${sendKey()})`;
+    button.setAttribute("aria-disabled", String(!this.busy && this.empty()));
   }
 
   focus() {

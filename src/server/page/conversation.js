@@ -1,11 +1,13 @@
 // A conversation is a tree of messages. Editing a message or asking again adds a sibling; what is shown, and sent, is the
 // path from the root to `leaf`.
 //
-//   conversation: {id, title, created, changed, pinned, leaf, nodes: {id: node}}
+//   conversation: {id, title, created, changed, pinned, leaf, nodes: {id: node},
+//                  system (instructions of its own), from (id of the first message that is sent)}
 //   node: {id, parent, time, role, content, ...}
 //     of an assistant: reasoning, calls: [{id, name, arguments}], stats, error (why it ended early), finish
 //     of a tool:       callId, name
-//     of a user:       refused (why the server did not take it; such a message is not sent again)
+//     of a user:       files: [{name, text}], refused (why the server did not take it; such a message is not sent again),
+//                      tooLong (it was refused for that)
 
 export const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(12)), b => b.toString(16).padStart(2, "0")).join("");
 
@@ -25,6 +27,20 @@ export function path(conversation, leaf = conversation.leaf) {
   const nodes = [];
   for (let node = conversation.nodes[leaf]; node; node = conversation.nodes[node.parent]) nodes.unshift(node);
   return nodes;
+}
+
+// The part of the path that is sent.
+export function sent(conversation) {
+  const nodes = path(conversation);
+  return nodes.slice(Math.max(0, nodes.findIndex(node => node.id === conversation.from)));
+}
+
+// Half of the turns before the last, the older ones, are not sent any more. False: there is none but the last.
+export function leaveOldestOut(conversation) {
+  const turns = sent(conversation).filter(node => node.role === "user" && !node.refused);
+  if (turns.length < 2) return false;
+  conversation.from = turns[Math.ceil((turns.length - 1) / 2)].id;
+  return true;
 }
 
 export function children(conversation, parent) {
@@ -53,7 +69,7 @@ export function remove(conversation, node) {
 export function titleOf(conversation) {
   if (conversation.title) return conversation.title;
   const first = path(conversation).find(node => node.role === "user");
-  const line = first?.content.trim().split("\n", 1)[0] ?? "";
+  const line = first?.content.trim().split("\n", 1)[0] || (first?.files?.[0].name ?? "");
   return line.length > 60 ? line.slice(0, 59).trimEnd() + "…" : line || "New conversation";
 }
 

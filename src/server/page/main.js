@@ -4,6 +4,7 @@ import {copy} from "./clipboard.js";
 import {Composer, notice} from "./composer.js";
 import * as tree from "./conversation.js";
 import {byId} from "./dom.js";
+import {editInstructions} from "./instructions.js";
 import {ListView} from "./list_view.js";
 import {loadMarkdown} from "./markdown.js";
 import {openMenu} from "./menu.js";
@@ -19,7 +20,7 @@ import * as transfer from "./transfer.js";
 let current = tree.newConversation();
 
 const list = new ListView({open, rename, menu: menuOf});
-const thread = new ThreadView({edit, again, go, erase, result, carryOn});
+const thread = new ThreadView({edit, again, go, erase, result, carryOn, leaveOut, sendAll});
 const composer = new Composer({send, stop: () => runningIn(current.id)?.stop(), editLast});
 const side = startSide();
 
@@ -37,7 +38,6 @@ function draw() {
   thread.show(current);
   byId("title").textContent = tree.titleOf(current);
   document.title = current.leaf ? `${tree.titleOf(current)} · moesaic` : "moesaic";
-  byId("more").hidden = !current.leaf;
   composer.setBusy(!!runningIn(current.id));
   showContext(contextUsed());
 }
@@ -103,9 +103,34 @@ function carryOn(node) {
   if (!runningIn(current.id) && current.leaf === node.id) answer(node);
 }
 
-function send(text) {
+// The refused message is sent with what is left of the conversation.
+function leaveOut(node) {
+  if (runningIn(current.id)) return;
+  delete node.refused;
+  delete node.tooLong;
+  current.leaf = node.id;
+  tree.leaveOldestOut(current);
+  answer();
+}
+
+function sendAll() {
+  delete current.from;
+  draw();
+  keep(current);
+}
+
+function instructions(conversation) {
+  editInstructions(conversation, text => {
+    conversation.system = text;
+    if (conversation.leaf) keep(conversation);
+  });
+}
+
+const withFiles = files => files?.length ? {files} : {};
+
+function send(text, files) {
   if (runningIn(current.id)) return false;
-  tree.add(current, {role: "user", content: text});
+  tree.add(current, {role: "user", content: text, ...withFiles(files)});
   answer();
   return true;
 }
@@ -114,7 +139,7 @@ function send(text) {
 function edit(node, text) {
   if (runningIn(current.id)) return;
   if (node.role === "user") {
-    tree.add(current, {role: "user", content: text}, node.parent);
+    tree.add(current, {role: "user", content: text, ...withFiles(node.files)}, node.parent);
     answer();
     return;
   }
@@ -127,6 +152,7 @@ function edit(node, text) {
 function again(node) {
   if (runningIn(current.id)) return;
   delete node.refused;
+  delete node.tooLong;
   current.leaf = node.role === "user" ? node.id : node.parent;
   answer();
 }
@@ -202,7 +228,10 @@ async function remove(conversations) {
 function menuOf(conversation) {
   const markdown = () => transfer.download(transfer.fileName(conversation, ".md"), "text/markdown", transfer.toMarkdown(conversation));
   const json = () => transfer.download(transfer.fileName(conversation, ".json"), "application/json", transfer.toJson([conversation]));
-  return [["Rename", () => { side.open(); list.editTitle(conversation); }], [conversation.pinned ? "Unpin" : "Pin", () => pin(conversation)],
+  const shown = current.id === conversation.id ? current : conversation;
+  const own = [shown.system ? "Instructions (own)" : "Instructions", () => instructions(shown)];
+  if (!shown.leaf) return [own];
+  return [["Rename", () => { side.open(); list.editTitle(conversation); }], [conversation.pinned ? "Unpin" : "Pin", () => pin(conversation)], own,
           ["Export as Markdown", markdown], ["Export as JSON", json], ["Delete", () => remove([conversation])]];
 }
 

@@ -1,6 +1,8 @@
 // One message on the screen. An answer's text, reasoning and calls can grow.
+import {fileBox} from "./attachments.js";
 import {copyButton} from "./clipboard.js";
 import {growing, icon, iconButton, make} from "./dom.js";
+import {sendKey, sends} from "./enter.js";
 import {drawMarkdown, MarkdownStream} from "./markdown_stream.js";
 
 const NAMES = {user: "You", assistant: "Answer", tool: "Result"};
@@ -21,7 +23,7 @@ export function summaryOf({tokens, before = 0, rate, first, prompt, cached}) {
 }
 
 // actions: what a reader can do with a message: edit(node, text), again(node), go(node, step), erase(node),
-// result(call, text), carryOn(node)
+// result(call, text), carryOn(node), leaveOut(node), sendAll()
 export class MessageView {
   // place: {count, at} among its siblings
   constructor(node, place, actions) {
@@ -31,7 +33,7 @@ export class MessageView {
     this.body = this.root.appendChild(make("div", {class: "body"}));
     this.foot = this.root.appendChild(make("div", {class: "foot"}));
     if (node.role === "assistant") this.fillAnswer();
-    else this.body.append(node.content);
+    else this.body.append(node.content, ...(node.files ?? []).map(fileBox));
     this.drawFoot(place);
   }
 
@@ -46,6 +48,14 @@ export class MessageView {
     this.body.append(this.text, this.calls);
     if (node.content) this.text.append(make("div", {class: "plain-text"}, node.content));
     for (const call of node.calls ?? []) this.drawCall(call);
+  }
+
+  // above: the messages before it are not sent any more.
+  markFirst(above) {
+    this.root.querySelector(".first-sent")?.remove();
+    if (!above) return;
+    this.root.prepend(make("p", {class: "first-sent soft"}, "What stands above is not sent any more ",
+      make("button", {type: "button", class: "plain", onclick: () => this.actions.sendAll()}, "Send it again")));
   }
 
   // Until then an answer is plain text: a long conversation is not drawn in one go.
@@ -110,7 +120,7 @@ export class MessageView {
     const send = () => area.value.trim() && this.actions.result(call, area.value);
     const form = make("div", {class: "row"}, area, make("button", {type: "button", class: "plain", onclick: send}, "Return"));
     area.addEventListener("keydown", event => {
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      if (!sends(event)) return;
       event.preventDefault();
       send();
     });
@@ -158,13 +168,14 @@ export class MessageView {
 
   drawFoot(place) {
     const {node} = this;
-    const state = JSON.stringify([place, node.refused, node.error, node.finish, node.stats]);
+    const state = JSON.stringify([place, node.refused, node.tooLong, node.error, node.finish, node.stats]);
     if (state === this.footState) return;   // a button in it may have the focus
     this.footState = state;
     this.root.classList.toggle("refused", !!node.refused);
     const trouble = node.refused ? `Not sent: ${node.refused}` : node.error;
     const children = [make("span", {class: "tools"}, ...this.buttons()), branches(place, step => this.actions.go(node, step)),
       node.stats && make("span", {class: "stats"}, summaryOf(node.stats)), trouble && make("span", {class: "trouble"}, trouble),
+      node.tooLong && make("button", {type: "button", class: "plain leave-out", onclick: () => this.actions.leaveOut(node)}, "Leave the oldest turns out"),
       node.finish === "length" && make("span", {class: "trouble"}, "Cut off at the limit of tokens"),
       this.canGoOn() && make("button", {type: "button", class: "plain go-on", onclick: () => this.actions.carryOn(node)}, "Continue")];
     this.foot.replaceChildren(...children.filter(Boolean));
@@ -172,19 +183,20 @@ export class MessageView {
 
   edit() {
     if (this.root.querySelector(".editor")) return;
-    const area = make("textarea", {"aria-label": "Edit the message"});
+    const area = make("textarea", {"aria-label": "Message"});
     area.value = this.node.content;
     const cancel = () => {
       editor.remove();
       this.body.hidden = this.foot.hidden = false;
     };
-    const done = () => area.value.trim() && this.actions.edit(this.node, area.value);
+    const word = this.node.role === "user" ? "Send" : "Save";
+    const done = () => (area.value.trim() || this.node.files?.length) && this.actions.edit(this.node, area.value);
     const editor = make("div", {class: "editor"}, area, make("div", {class: "row end"},
       make("button", {type: "button", class: "plain", onclick: cancel}, "Cancel"),
-      make("button", {type: "button", class: "plain main", onclick: done}, this.node.role === "user" ? "Send" : "Save")));
+      make("button", {type: "button", class: "plain main", title: `${word} (${sendKey()})`, onclick: done}, word)));
     area.addEventListener("keydown", event => {
       if (event.key === "Escape") cancel();
-      else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) done();
+      else if (sends(event)) done();
       else return;
       event.stopPropagation();
       event.preventDefault();

@@ -1,4 +1,5 @@
 // From settings and messages to the body of a chat completion.
+import {textWithFiles} from "./attachments.js";
 
 // A call whose result is missing is left out: the server refuses a conversation that goes on without it.
 function assistantMessage(node, answered, goesOn) {
@@ -19,7 +20,7 @@ export function messagesOf(nodes, continued) {
   return nodes.flatMap((node, i) => {
     if (node.role === "assistant") return assistantMessage(node, answered, continued && i === nodes.length - 1);
     if (node.role === "tool") return [{role: "tool", tool_call_id: node.callId, content: node.content}];
-    return node.refused ? [] : [{role: node.role, content: node.content}];
+    return node.refused ? [] : [{role: node.role, content: textWithFiles(node)}];
   });
 }
 

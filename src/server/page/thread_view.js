@@ -31,6 +31,8 @@ export class ThreadView {
     const nodes = path(conversation), shown = new Set(nodes.map(node => node.id));
     for (const [id, view] of this.views) if (!shown.has(id)) this.drop(id, view);
     nodes.forEach((node, i) => this.showNode(node, i >= nodes.length - AT_ONCE));
+    const first = nodes.findIndex(node => node.id === conversation.from);
+    nodes.forEach((node, i) => this.views.get(node.id).markFirst(i === first && i > 0));
     this.drawWaiting();
     byId("empty").hidden = nodes.length > 0;
     this.askResults();

@@ -1,5 +1,6 @@
 // Conversations to files and back.
 import {newId, path, titleOf} from "./conversation.js";
+import {textWithFiles} from "./attachments.js";
 import {make} from "./dom.js";
 
 const FORMAT = "moesaic conversations", VERSION = 1, MOST_MESSAGES = 10000;
@@ -20,7 +21,7 @@ const NAMES = {user: "You", assistant: "Answer", tool: "Result"};
 export function toMarkdown(conversation) {
   const parts = path(conversation).map(node => {
     const calls = (node.calls ?? []).map(call => `\n\n\`${call.name}(${call.arguments})\``).join("");
-    return `## ${NAMES[node.role]}\n\n${node.content}${calls}\n`;
+    return `## ${NAMES[node.role]}\n\n${textWithFiles(node)}${calls}\n`;
   });
   return `# ${titleOf(conversation)}\n\n${parts.join("\n")}`;
 }
@@ -41,6 +42,11 @@ function readStats(stats) {
   return {stats: Object.fromEntries(Object.entries(stats).filter(([, value]) => Number.isFinite(value)))};
 }
 
+function readFiles(files) {
+  const known = Array.isArray(files) ? files.filter(file => isText(file?.name) && isText(file?.text)).map(({name, text}) => ({name, text})) : [];
+  return known.length ? {files: known} : {};
+}
+
 const isObject = value => typeof value === "object" && value !== null && !Array.isArray(value);
 
 // Known fields alone, each of its own type: a file is not trusted. ids: new ones by the file's.
@@ -49,7 +55,7 @@ function readNode(id, node, ids) {
   const parent = isText(node.parent) ? node.parent : null;
   if (parent !== null && !ids.has(parent)) throw new Error("a message whose predecessor is missing");
   const out = {id: ids.get(id), parent: ids.get(parent) ?? null, time: timeOr(node.time, 0), role: node.role, content: node.content,
-               ...readCalls(node.calls), ...readStats(node.stats)};
+               ...readCalls(node.calls), ...readFiles(node.files), ...readStats(node.stats)};
   for (const name of ["reasoning", "error", "finish", "refused", "callId", "name"]) if (isText(node[name])) out[name] = node[name];
   return out;
 }
@@ -76,7 +82,8 @@ function readConversation(given) {
   checkTree(nodes);
   const now = Date.now();
   return {id: newId(), title: textOr(given.title, "").slice(0, 200), created: timeOr(given.created, now), changed: timeOr(given.changed, now),
-          pinned: given.pinned === true, leaf: ids.get(given.leaf) ?? ids.get(entries.at(-1)?.[0]) ?? null, nodes};
+          pinned: given.pinned === true, leaf: ids.get(given.leaf) ?? ids.get(entries.at(-1)?.[0]) ?? null,
+          ...(isText(given.system) ? {system: given.system} : {}), ...(ids.has(given.from) ? {from: ids.get(given.from)} : {}), nodes};
 }
 
 // New conversations, beside those that are there. Throws an Error with a line to show.

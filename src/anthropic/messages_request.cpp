@@ -140,8 +140,8 @@ void read_thinking(Fields& fields, openai::Thinking& thinking) {
   if (!inner.ok()) return fields.refuse("thinking", inner.refusal()->message);
   if (type != "enabled" && type != "disabled" && type != "adaptive" && type != "between_tools")
     return fields.refuse("thinking", "type must be enabled, disabled, adaptive or between_tools");
-  if (!display.empty() && display != "summarized" && display != "omitted")
-    return fields.refuse("thinking", "display must be summarized or omitted");
+  if (!display.empty() && display != "summarized" && display != "updates" && display != "omitted")
+    return fields.refuse("thinking", "display must be summarized, updates or omitted");
   thinking.shown = type != "disabled" && display != "omitted";
   const bool disabled = type == "disabled";
   if (disabled && thinking.budget.value_or(0) > 0)

@@ -32,7 +32,7 @@ def requirements():
     lines = (HERE / "requirements.txt").read_text().splitlines()
     wanted = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     named = {distribution(line).removesuffix("-slim").replace("-", "_"): line for line in wanted}
-    return {**named, "habits": None}  # this one needs nothing but Python
+    return {**named, "habits": None, "agents": None}  # these need nothing but Python
 
 
 def distribution(requirement):

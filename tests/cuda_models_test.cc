@@ -15,6 +15,7 @@ class CudaModels : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!create_backend("cuda", {}).ok()) GTEST_SKIP() << "no CUDA device";
+    weights_ = make_random_model(config_, {.seed = 3});
   }
   std::unique_ptr<Backend> load(int max_sms) {
     auto backend = create_backend("cuda", {.max_rows = 512, .max_sms = max_sms});
@@ -36,7 +37,7 @@ class CudaModels : public ::testing::Test {
     c.experts = 8, c.experts_per_token = 4;
     return c;
   }();
-  ModelWeights weights_ = make_random_model(config_, {.seed = 3});
+  ModelWeights weights_;
 };
 
 double relative_error(const std::vector<float>& got, const std::vector<float>& want) {

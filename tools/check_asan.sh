@@ -10,6 +10,8 @@ build asan
 slow='Verify.SeesFaults*:Verify.TheCpuPasses:Verify.DenseAsMx:ChatCut.*:CompletionCut.*:BundledModel.BackendsAgree'
 slow+=':CheckpointTest.OneExpertAndOneTokenKeepTheirRank:CheckpointTest.DummiesHaveTheTrueShapes'
 slow+=':*/ModelGolden.*/h288*:*/ModelGolden.*/h96_e24:*/ModelGolden.*/h96_plain_rope:*/EngineTest.*/reference'
+slow+=':Devices/*/reference:SpeculativeAnswers.AreTheSameOnTheReference:Verify.TheReferenceEqualsItself'
+slow+=':GgufFiles.TableOfThePageIsWhatIsLoaded:Verify.MxActivationsRoundMxfp4ExpertsOnly'
 slow+=':Answers.AreABeginningOfTheWholeWhereTheyAreCutOff:Speculation.TheDistributionIsUnchanged:SamplerFilters.*'
 slow+=':Tokenizer.HostileTextsTakeTimeByTheirLength:O200k.AMegabyteOfAnythingIsLinear:TokenMasks.OfCountedParts'
 slow+=':TokenMasks.AreFastWithARealVocabulary:ServerTest.LargeRequestsDoNotDelaySmallOnes'

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cstdio>
 #include <iostream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/nearest.h"
@@ -44,6 +45,7 @@ class Chat {
   Status save(const std::string& path);
   Status load(const std::string& path);
   Status read(const std::string& path);
+  Status attach(const std::string& path);
   Status retry(const std::string&);
   Status exit(const std::string&);
 
@@ -54,6 +56,7 @@ class Chat {
   Session& session_;
   chat::LineEditor& editor_;
   chat::HistoryFile file_;
+  std::string attached_;  // goes out with the next message
   bool ends_ = false;
 };
 
@@ -66,6 +69,7 @@ const std::vector<Command>& commands() {
       {"/save", "FILE", "write the conversation as JSON", {}, &Chat::save},
       {"/load", "FILE", "go on with a conversation from a file", {}, &Chat::load},
       {"/read", "FILE", "send a file's text as the message", {"/file"}, &Chat::read},
+      {"/attach", "FILE", "send a file's text with the next message", {}, &Chat::attach},
       {"/retry", "", "answer the last message once more", {"/regen"}, &Chat::retry},
       {"/exit", "", "end (also Ctrl-D)", {"/quit", "/bye"}, &Chat::exit},
   };
@@ -127,6 +131,7 @@ Status Chat::help(const std::string&) {
 
 Status Chat::clear(const std::string&) {
   session_.clear();
+  attached_.clear();
   return {};
 }
 
@@ -173,6 +178,16 @@ Status Chat::read(const std::string& path) {
   return session_.turn(text, true);
 }
 
+Status Chat::attach(const std::string& path) {
+  if (path.empty()) return invalid("/attach: give a file");
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
+  std::string fence = "```";
+  while (text.find(fence) != std::string::npos) fence += '`';
+  attached_ += fmt::format("\n\n{}:\n{}\n{}{}{}", path, fence, text, text.ends_with('\n') ? "" : "\n", fence);
+  say(fmt::format("{}: {} bytes go out with the next message", path, text.size()));
+  return {};
+}
+
 Status Chat::retry(const std::string&) { return session_.retry(); }
 
 Status Chat::exit(const std::string&) {
@@ -200,7 +215,7 @@ Status Chat::handle(const std::string& message) {
     file_ = chat::HistoryFile("");
   }
   if (is_command(message)) return command(message);
-  return session_.turn(message, true);
+  return session_.turn(message + std::exchange(attached_, {}), true);
 }
 
 // A message or a command that fails is no reason to lose the conversation; a device that fails is.

@@ -196,6 +196,25 @@ class Commands(Chat):
         terminal.keys("Enter")
         self.ends(0)
 
+    def test_files_go_out_with_the_next_message(self):
+        for columns, environment in ((80, {}), (40, {}), (80, {"NO_COLOR": "1"}), (40, {"NO_COLOR": "1"})):
+            with self.subTest(columns=columns, **environment):
+                terminal = self.start(model=MODEL, **environment)
+                terminal.resize(columns, 24)
+                (self.folder / "a.c").write_text("int x;\n")
+                (self.folder / "b.md").write_text("```\nb\n```")
+                self.send(f"/attach {self.folder}/a.c", answer=r"b\s*y\s*t\s*e\s*s")
+                self.send(f"/attach {self.folder}/b.md", answer=r"b\s*y\s*t\s*e\s*s")
+                self.send("/attach /absent", answer="cannot read")
+                self.send("/attach", answer="give a file")
+                self.send("What is this?", answer="OK!")
+                self.assertEqual(self.saved()["messages"][0]["content"], f"What is this?\n\n{self.folder}/a.c:\n```\nint x;\n```"
+                                 f"\n\n{self.folder}/b.md:\n````\n```\nb\n```\n````")
+                self.send("And now?", answer="OK!")
+                self.assertEqual(self.saved()["messages"][-2]["content"], "And now?")
+                terminal.keys("C-d")
+                self.ends(0)
+
     def test_errors_end_nothing(self):
         self.start(model=MODEL)
         self.send("/hlep", answer="did you mean /help")

@@ -457,6 +457,14 @@ class UnknownFields(unittest.TestCase):
         self.assertEqual(len(named), len(set(named)))
         self.assertLessEqual(len(named), 256)
 
+    def test_polls_are_no_lines_of_the_log(self):
+        server = Served(context=512).wait_ready()
+        for _ in range(20):
+            self.assertEqual(server.call("GET", "/metrics")[0], 200)
+        self.assertEqual(server.call("GET", "/v1/models")[0], 200)
+        status, log = server.stop()
+        self.assertEqual((status, log.count('"/metrics"'), log.count('"/v1/models"')), (0, 0, 1), log)
+
     # Keywords of a schema that are not enforced are told in each kind of answer, and once in the log.
     def test_schema_notes(self):
         folder = tempfile.TemporaryDirectory()

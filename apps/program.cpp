@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "api/option_words.h"
+#include "backend/backend.h"
 #include "base/log.h"
 #include "chat/terminal_text.h"
 #include "checkpoint/mapped_file.h"
@@ -90,6 +91,12 @@ int wrong_usage(const std::string& what) {
 
 }  // namespace
 
+// A second line names the GPU code that is inside.
+static std::string version_text() {
+  const std::string code = gpu_code();
+  return "moesaic " MOESAIC_VERSION "\nGPU code: " + (code.empty() ? "none" : code);
+}
+
 int run_program(int argc, char** argv) try {
   occupy_closed_streams();
   catch_file_faults();
@@ -97,7 +104,7 @@ int run_program(int argc, char** argv) try {
   set_notices(true);
   CLI::App app("moesaic runs OpenAI's gpt-oss models as fast as the memory of the machine allows.",
                "moesaic");
-  app.set_version_flag("--version", "moesaic " MOESAIC_VERSION);
+  app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   app.footer(
       "Examples:\n  moesaic run -m gpt-oss-20b -p \"Why is the sky blue?\"\n  moesaic bench -m "

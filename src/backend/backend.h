@@ -260,6 +260,8 @@ inline Status Backend::write_kv_page(int, int32_t, std::span<const std::byte>) {
 Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const BackendOptions& options);
 // Why "auto" gives no GPU; empty where it does.
 std::string no_gpu_reason();
+// The GPU code that this build carries; empty: it has no CUDA backend.
+std::string gpu_code();
 // Names a user may ask for, each with a line on whether this machine has it.
 std::vector<std::string> list_backends();
 

@@ -34,6 +34,7 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions&) {
 }
 std::vector<DeviceInfo> cuda_devices() { return {}; }
 int cuda_prefill_rows(int device) { return host_prefill_rows(device); }
+std::string cuda_code() { return {}; }
 #endif
 
 // In the order of preference of "auto".
@@ -96,6 +97,7 @@ Result<MoePath> moe_path(std::string_view name) {
 }
 
 std::string no_gpu_reason() { return kBackends[0].absent(); }
+std::string gpu_code() { return cuda_code(); }
 
 std::vector<DeviceInfo> list_devices() {
   std::vector<DeviceInfo> devices;

@@ -192,6 +192,8 @@ Status CudaBackend::write_kv_page(int layer, int32_t page, std::span<const std::
 
 }  // namespace cuda
 
+std::string cuda_code() { return std::string(cuda::compiled_code()); }
+
 std::string cuda_absent() {
   int devices = 0, driver = 0, runtime = 0;
   const cudaError_t code = cudaGetDeviceCount(&devices);

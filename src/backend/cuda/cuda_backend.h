@@ -10,6 +10,8 @@ namespace moesaic {
 
 // Empty where a usable device, driver and code for it are present, else the reason.
 std::string cuda_absent();
+// The machine code and PTX that this build carries.
+std::string cuda_code();
 // One each; none where there is no device or no driver.
 std::vector<DeviceInfo> cuda_devices();
 // Rows of a step at which prefill runs at full speed, as far as the device's memory bears it: 4,096 rows of

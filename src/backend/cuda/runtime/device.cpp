@@ -70,6 +70,8 @@ double sum(const std::vector<Wanted>& list) {
   return bytes;
 }
 
+std::string_view compiled_code() { return MOESAIC_CUDA_CODE; }
+
 std::string no_code_for(int device) {
   cudaDeviceProp p{};
   const DeviceGuard guard(device);
@@ -85,9 +87,8 @@ std::string no_code_for(int device) {
       p.major < kLeastMajor
           ? "moesaic needs 8.0 or later"
           : fmt::format("build moesaic with -DCMAKE_CUDA_ARCHITECTURES={}{}-real", p.major, p.minor);
-  return fmt::format("{} has compute capability {}.{}, this build has code for " MOESAIC_CUDA_CODE
-                     " only; {}",
-                     p.name, p.major, p.minor, what_to_do);
+  return fmt::format("{} has compute capability {}.{}, this build has code for {} only; {}", p.name, p.major,
+                     p.minor, compiled_code(), what_to_do);
 }
 
 bool shares_host_memory() {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -59,6 +60,8 @@ struct Wanted {
 Status allocate(const std::vector<Wanted>& list, const std::string& what);
 double sum(const std::vector<Wanted>& list);
 
+// The architectures that kernels were compiled for, as they are named to users.
+std::string_view compiled_code();
 // Empty where this program has code for the device, else the reason.
 std::string no_code_for(int device);
 

@@ -258,8 +258,9 @@ TEST(SelectAll, EveryArchitectureHasAKernelThatFits) {
               select(LinearShape{.kind = kind, .rows = 2880, .cols = 4096, .tokens = tokens}, target);
           ASSERT_TRUE(choice.ok()) << choice.status().message();
           fits(target, *choice.value().config);
-          if (choice.value().config->kernel == LinearKernel::kMma)
+          if (choice.value().config->kernel == LinearKernel::kMma) {
             EXPECT_LE(gemm_shared_bytes(choice.value().config->tile), in_block);
+          }
         }
       }
       for (const int head_dim : {32, 64, 128}) {
@@ -269,8 +270,9 @@ TEST(SelectAll, EveryArchitectureHasAKernelThatFits) {
               select(AttentionShape{.decode = decode, .head_dim = head_dim, .group = 8}, target);
           ASSERT_TRUE(attention.ok()) << attention.status().message();
           fits(target, *attention.value());
-          if (attention.value()->kernel == AttentionKernel::kPortable)
+          if (attention.value()->kernel == AttentionKernel::kPortable) {
             EXPECT_LE(portable_shared_bytes(head_dim, false), in_block);
+          }
         }
       }
       for (const bool mxfp4 : {true, false}) {

@@ -2,10 +2,10 @@
 """Run clang-tidy over the compiled sources, many files at a time.
 
 Four fifths of clang-tidy's time go into headers, so files are checked in groups: one source that includes them all. Two files
-that give one name to different things (helpers of an anonymous namespace, say) go into different groups, and one that defines
-a macro has a group to itself. Should a group not compile after all, its files are checked as the build compiles them. Exit
-status 1 when something was found. Sources for another architecture or that the build does not compile, and CUDA's, are left out:
-only compile_commands.json's files are looked at.
+that give one name to different things (helpers of an anonymous namespace, say) go into different groups, and one that defines a
+macro or uses a whole namespace has a group to itself. Should a group not compile after all, its files are checked as the build
+compiles them. Exit status 1 when something was found. Sources for another architecture or that the build does not compile, and
+CUDA's, are left out: only compile_commands.json's files are looked at.
 Groups without findings are remembered in --cache, by the contents of the files, of the project's headers that they include, of
 .clang-tidy and of the compile command.
 """
@@ -22,7 +22,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
-MACRO = re.compile(r"^#define ", re.MULTILINE)
+ALONE = re.compile(r"^(?:#define|using namespace) ", re.MULTILINE)
 LINES_OF_A_GROUP = 5000
 # The name that a line without indentation defines; names behind a :: belong to a class.
 TEST_CASE = re.compile(r"TEST(?:_[FP])?\((\w+), (\w+)\)")
@@ -109,7 +109,7 @@ def grouped(sources):
     for source, command in sources:
         flags, shared = flags_of(command)
         for name in members(source):
-            kind = (os.path.splitext(name)[1] == ".c", name if MACRO.search(text_of(name)) else "", *shared)
+            kind = (os.path.splitext(name)[1] == ".c", name if ALONE.search(text_of(name)) else "", *shared)
             if (name, kind) in seen:  # what several tests are made of
                 continue
             seen.add((name, kind))

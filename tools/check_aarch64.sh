@@ -15,4 +15,4 @@ for cpu in neoverse-n1 cortex-a53; do
 done
 emulate max tests/tiny/bundled_model_test --gtest_filter=BundledModel.CallsTools
 export GTEST_FILTER='-Tokenizer.HostileTexts*:O200k.AMegabyte*:TokenMasks.*:Hostile*:ManyEntries.*'
-ctest --test-dir build/aarch64 -LE native --output-on-failure --no-tests=error --timeout 600 -j "$jobs" | summary
+ctest --test-dir build/aarch64 -LE native --output-on-failure --no-tests=error --timeout 1200 -j "$jobs" | summary

@@ -10,4 +10,4 @@ export GTEST_FILTER='-AllIsas/*:AmxTest.*:SamplerFilters.*:Speculation.TheDistri
 GTEST_FILTER+=':Folder.OpensAfterAKillAtAnyMoment:Load.EachRequestGivesWhatItGivesAlone:Load.AHeadsDraftsChangeNoToken'
 GTEST_FILTER+=':Fairness.RandomClientsGetTheirShares:*/Batching.CompanyChangesNoToken/*:Fingerprint.*:KvOptions.*'
 GTEST_FILTER+=':*/SavedKv.AdaptersAreOfTheFingerprint/*:*/SavedKv.Damaged*:*/SavedKv.ASavedPrefixIsFoundByAnotherModel/*'
-ctest --test-dir build/tsan -R "^(load_test|$(IFS='|' && echo "${tests[*]}"))\$" --output-on-failure --no-tests=error --timeout 600 -j "$jobs" | summary
+ctest --test-dir build/tsan -R "^(load_test|$(IFS='|' && echo "${tests[*]}"))\$" --output-on-failure --no-tests=error --timeout 1200 -j "$jobs" | summary

@@ -10,7 +10,7 @@
 namespace moesaic::app {
 namespace {
 
-constexpr size_t kColumns = 100, kNames = 30;  // of a line; of an option's names and value
+constexpr size_t kColumns = 80, kNames = 30;  // of a line; of an option's names and value
 
 // The description of an option's value: its choices, or its type without the range, which an error names.
 std::string value_of(const CLI::Option& o) {
@@ -23,24 +23,29 @@ std::string value_of(const CLI::Option& o) {
   return " " + value + (standard.empty() || standard == "[]" ? "" : "=" + standard);
 }
 
+// Text in lines that begin at `column`, where the first one is already.
+std::string wrapped(const std::string& text, size_t column) {
+  std::string out;
+  size_t at = column;
+  for (const std::string& word : CLI::detail::split(text, ' ')) {
+    if (at > column && at + 1 + word.size() > kColumns) {
+      out += "\n" + std::string(column, ' ');
+      at = column;
+    } else if (at > column) {
+      out += ' ';
+      ++at;
+    }
+    out += word;
+    at += word.size();
+  }
+  return out;
+}
+
 // Words in lines behind `names`, or below them where these are too long.
 std::string in_columns(const std::string& names, const std::string& text) {
-  std::string out = names, line = std::string(names.size() < kNames ? kNames - names.size() : 0, ' ');
-  size_t column = std::max(names.size(), kNames);
-  if (names.size() >= kNames) {
-    line = "\n" + std::string(kNames, ' ');
-    column = kNames;
-  }
-  for (const std::string& word : CLI::detail::split(text, ' ')) {
-    if (column + 1 + word.size() > kColumns) {
-      out += line;
-      line = "\n" + std::string(kNames, ' ');
-      column = kNames;
-    }
-    line += " " + word;
-    column += 1 + word.size();
-  }
-  return out + line + "\n";
+  const std::string gap =
+      names.size() < kNames ? std::string(kNames - names.size(), ' ') : "\n" + std::string(kNames, ' ');
+  return names + gap + " " + wrapped(text, kNames + 1) + "\n";
 }
 
 class Formatter : public CLI::Formatter {
@@ -61,6 +66,10 @@ class Formatter : public CLI::Formatter {
   std::string make_option(const CLI::Option* o, bool positional) const override {
     const std::string names = "  " + make_option_name(o, positional) + value_of(*o);
     return in_columns(names, o->get_description() + (o->get_required() ? " (required)" : ""));
+  }
+
+  std::string make_description(const CLI::App* app) const override {
+    return wrapped(app->get_description(), 0) + "\n";
   }
 
   // A command's, in the list of them.

@@ -186,7 +186,7 @@ Run add_bench_serve(CLI::App& app) {
   c.add_option("-o,--output", o->format, "text or json")
       ->check(one_of({"text", "json"}))
       ->capture_default_str();
-  c.footer("Example: moesaic bench-serve --url http://127.0.0.1:8080 --streams 1,8,32,128 -n 256");
+  c.footer("Example:\n  moesaic bench-serve --url http://127.0.0.1:8080 --streams 1,8,32,128 -n 256");
   return [o, url]() -> Status {
     RETURN_IF_ERROR(read_url(*url, o->load));
     return run_bench_serve(*o);

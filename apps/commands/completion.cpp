@@ -1,4 +1,4 @@
-// completion, man: what packages install. Neither is listed in the help.
+// completion, man: what packages install.
 #include <cstdio>
 
 #include "base/error.h"
@@ -10,8 +10,9 @@ namespace moesaic::app {
 
 Run add_completion(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
-  CLI::App& c = *app.add_subcommand("completion", "Print a completion script for a shell")->group("");
+  CLI::App& c = *app.add_subcommand("completion", "Print a completion script for a shell");
   c.add_option("SHELL", *shell, "bash, zsh or fish")->required()->check(one_of({"bash", "zsh", "fish"}));
+  c.footer("Example: moesaic completion bash >/etc/bash_completion.d/moesaic");
   return [&app, shell]() -> Status {
     const auto write = *shell == "bash"  ? bash_completion
                        : *shell == "zsh" ? zsh_completion
@@ -22,7 +23,7 @@ Run add_completion(CLI::App& app) {
 }
 
 Run add_man(CLI::App& app) {
-  app.add_subcommand("man", "Print the man page")->group("");
+  app.add_subcommand("man", "Print the man page")->footer("Example: moesaic man >moesaic.1");
   return [&app]() -> Status {
     std::fputs(man_page(app, MOESAIC_VERSION).c_str(), stdout);
     return {};

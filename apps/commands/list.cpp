@@ -63,9 +63,8 @@ Run add_list(CLI::App& app) {
   c.add_flag("--all", o->all, "models of other architectures too, which are not opened");
   c.add_option("-o,--output", o->format, "md or json")->check(one_of({"md", "json"}))->capture_default_str();
   c.footer(
-      "It looks at the Hugging Face cache, Ollama's stores, LM Studio's folders, and the folder models "
-      "where\n"
-      "it is started.\n\n"
+      "It looks at the Hugging Face cache, Ollama's stores, LM Studio's folders, and\n"
+      "the folder models where it is started.\n\n"
       "Examples:\n"
       "  moesaic list --all\n"
       "  moesaic list -o json | jq -r '.[].path'");

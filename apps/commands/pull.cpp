@@ -48,9 +48,8 @@ Run add_pull(CLI::App& app) {
       ->capture_default_str()
       ->group(kRareOptions);
   c.footer(
-      "What was interrupted goes on where it was. HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, "
-      "HF_HUB_OFFLINE\n"
-      "and proxies are those of Hugging Face's own programs.\n\n"
+      "What was interrupted goes on where it was. HF_TOKEN, HF_ENDPOINT, HF_HOME,\n"
+      "HF_HUB_CACHE, HF_HUB_OFFLINE and proxies are those of Hugging Face's programs.\n\n"
       "Examples:\n"
       "  moesaic pull openai/gpt-oss-20b\n"
       "  moesaic pull unsloth/gpt-oss-20b-GGUF:Q8_0\n"

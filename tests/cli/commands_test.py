@@ -551,7 +551,18 @@ class Help(Cli):
                 more = int(re.search(r"--help-all has (\d+) more options", short)[1])
                 rare = all_of_them.split("Rare options:")[1].split("\n\n")[0]
                 self.assertEqual(len(re.findall(r"^  -", rare, re.MULTILINE)), more)
-        self.assertLess(len(self.ok("run", "--help").splitlines()), 70)
+        self.assertLess(len(self.ok("run", "--help").splitlines()), 90)
+
+    def test_every_command_is_listed_and_fits_80_columns(self):
+        listed = self.ok("--help").split("Subcommands:")[1].split("Examples:")[0]
+        names = set(re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE))
+        page = (pathlib.Path(__file__).resolve().parents[2] / "apps/program.cpp").read_text()
+        added = re.findall(r"add_(\w+)", re.search(r"kCommands\[\].*?};", page, re.DOTALL)[0])
+        self.assertEqual(names, {name.replace("_", "-") for name in added})
+        for words in ([], *([name] for name in names)):
+            for option in ("--help", "--help-all")[:1 + len(words)]:
+                for line in self.ok(*words, option).splitlines():
+                    self.assertLessEqual(len(line), 80, f"{words} {option}: {line}")
 
     def test_did_you_mean(self):
         self.refused(2, "did you mean serve", "sevre")

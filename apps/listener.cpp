@@ -54,13 +54,15 @@ void Printer::finish() {
 
 void Printer::reasoning(const std::string& text) {
   if (!enabled_ || !reasoning_ || text.empty()) return;
-  const bool begins = !std::exchange(open_, true);
-  fmt::print(stderr, "{}{}", begins && dim_ ? "\x1b[2m" : "",
-             isatty(STDERR_FILENO) != 0 ? chat::printable(text) : text);
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  if (!std::exchange(open_, true))
+    fmt::print(stderr, "{}", dim_ ? "\x1b[2m" : terminal ? "Thinking...\n" : "");
+  fmt::print(stderr, "{}", terminal ? chat::printable(text) : text);
 }
 
 void Printer::end_reasoning() {
-  if (std::exchange(open_, false)) fmt::print(stderr, "{}\n", dim_ ? "\x1b[0m" : "");
+  if (!std::exchange(open_, false)) return;
+  fmt::print(stderr, "{}\n", dim_ ? "\x1b[0m" : isatty(STDERR_FILENO) != 0 ? "\n...done thinking.\n" : "");
 }
 
 void Listener::text(const TextPiece& piece) {

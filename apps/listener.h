@@ -28,7 +28,8 @@ struct PrinterOptions {
 
 // Shows text as it comes: answers on standard output, reasoning on standard error. On a terminal answers are
 // shown as the Markdown that they are, reasoning is dimmed, and control characters do not get through;
-// elsewhere every byte does. Without styles (NO_COLOR, TERM=dumb) Markdown stays as it is.
+// elsewhere every byte does. Without styles (NO_COLOR, TERM=dumb) Markdown stays as it is, and words mark
+// where reasoning begins and ends.
 class Printer {
  public:
   explicit Printer(const PrinterOptions& options);

@@ -282,6 +282,14 @@ class Answers(Chat):
         self.start(model=THINKER)
         self.send("hello")
         self.assertRegex(self.terminal.screen(styles=True), r"\x1b\[2mHm")
+        self.assertNotIn("Thinking", self.terminal.screen())
+
+    def test_reasoning_is_labelled_without_styles(self):
+        for columns in (80, 40):
+            terminal = self.start(model=THINKER, NO_COLOR="1")
+            terminal.resize(columns, 24)
+            self.send("hello", answer=r"^Thinking\.\.\.\nHm\n\.\.\.done thinking\.$")
+            self.assertNotIn("\x1b[", terminal.screen(styles=True))
 
 
 class Getting(Chat):

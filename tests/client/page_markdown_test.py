@@ -270,7 +270,7 @@ class Markdown(Case):
         self.idle("long")
         self.assertGreater(self.value("drawings"), 3)
         print(f"20,000 tokens drawn after {seconds:.1f} s", file=sys.stderr)
-        self.assertLess(seconds, 10)
+        self.assertLess(seconds, 30)  # a page that draws all anew for each token takes minutes
 
     @staticmethod
     def pieces(text):

@@ -89,13 +89,13 @@ int wrong_usage(const std::string& what) {
   return 2;
 }
 
-}  // namespace
-
 // A second line names the GPU code that is inside.
-static std::string version_text() {
+std::string version_text() {
   const std::string code = gpu_code();
   return "moesaic " MOESAIC_VERSION "\nGPU code: " + (code.empty() ? "none" : code);
 }
+
+}  // namespace
 
 int run_program(int argc, char** argv) try {
   occupy_closed_streams();

@@ -169,10 +169,10 @@ Run add_run(CLI::App& app) {
   add_output_options(c, *o);
   c.footer(
       "Examples:\n"
-      "  moesaic run openai/gpt-oss-20b       a conversation; /help lists its commands\n"
-      "  moesaic run openai/gpt-oss-20b Why is the sky blue --reasoning low\n"
+      "  moesaic run -m openai/gpt-oss-20b    a conversation; /help lists its commands\n"
+      "  moesaic run -m openai/gpt-oss-20b -p \"Why is the sky blue?\" --reasoning low\n"
       "  moesaic run -m openai/gpt-oss-20b -f question.txt -o json\n"
-      "  git diff | moesaic run openai/gpt-oss-20b \"Review this change.\"\n"
+      "  git diff | moesaic run -m openai/gpt-oss-20b -f - --system \"Review this.\"\n"
       "  moesaic run -m openai/gpt-oss-20b --raw -p \"Once upon a time\" -n 50 --temp 0");
   return [o, prompt, file] {
     o->has_prompt = prompt->count() + file->count() > 0;

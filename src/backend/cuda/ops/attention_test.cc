@@ -6,7 +6,6 @@
 
 #include "backend/cuda/ops/select.h"
 #include "backend/cuda/testing/attention_problem.h"
-#include "backend/cuda/testing/on_device.h"
 
 namespace moesaic::cuda {
 namespace {
@@ -33,41 +32,17 @@ class AttentionTest : public sm120::OnDevice {
     const Case& c = p.c;
     // A batch-invariant target takes single rows as it takes prompts.
     const bool decode = c.rows == 1 && !target.batch_invariant;
-    const auto k =
-        c.fp8 ? sm120::upload(p.cache.pages<uint8_t>(false)) : sm120::upload(p.cache.pages<uint16_t>(false));
-    const auto v =
-        c.fp8 ? sm120::upload(p.cache.pages<uint8_t>(true)) : sm120::upload(p.cache.pages<uint16_t>(true));
-    const auto q = sm120::upload(p.q);
-    const auto sinks = sm120::upload(p.sinks);
-    const auto tables = sm120::upload(p.cache.tables());
-    const std::vector<RowTile> tiles = p.tiles(decode ? 1 : tile_tokens(c.heads, c.kv_heads));
-    const auto tile_list = sm120::upload(tiles);
-    const DeviceBuffer out = sm120::poisoned(p.q.size() * 2);
-    const int most = *std::ranges::max_element(c.tokens);
-    const Attention a{.q = q.as<__nv_bfloat16>(),
-                      .k = k.as<void>(),
-                      .v = v.as<void>(),
-                      .fp8 = c.fp8,
-                      .sinks = sinks.as<float>(),
-                      .pages = tables.as<int32_t>(),
-                      .heads = c.heads,
-                      .kv_heads = c.kv_heads,
-                      .head_dim = c.head_dim,
-                      .window = c.window,
-                      .sliding = c.window > 0,
-                      .out = out.as<void>(),
-                      .bf16 = bf16,
-                      .tiles = tile_list.as<RowTile>(),
-                      .tile_count = static_cast<int>(tiles.size()),
-                      .kv_splits = kv_splits_of((most + kPageTokens - 1) / kPageTokens)};
+    const Uploaded uploaded(p, decode ? 1 : tile_tokens(c.heads, c.kv_heads));
+    Attention a = uploaded.attention(bf16);
+    a.kv_splits = kv_splits_of((*std::ranges::max_element(c.tokens) + kPageTokens - 1) / kPageTokens);
     const auto run = [&](const SpanScratch& scratch) {
       const Status status = attend(a, decode, target, scratch, nullptr);
       EXPECT_TRUE(status.ok()) << status.message();
       EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-      return sm120::download<uint16_t>(out, p.q.size());
+      return uploaded.out();
     };
     const std::vector<uint16_t> got = run({});
-    compare(p, got, bf16, target.portable ? "portable" : decode ? "decode" : "prefill");
+    p.compare(got, bf16, target.portable ? "portable" : decode ? "decode" : "prefill");
     if (!target.portable) return;
     const DeviceBuffer left = sm120::poisoned(kSpanFloats * sizeof(float)),
                        arrivals = DeviceBuffer::allocate(kMostSpanGroups * sizeof(int), "test").value();
@@ -77,24 +52,6 @@ class AttentionTest : public sm120::OnDevice {
                      .rows = static_cast<int>(p.at.size()),
                      .arrivals = arrivals.as<int>()}),
                 got);
-  }
-
-  // Weights are rounded to 8 bits, and the result to 8 (BF16) or 11.
-  void compare(const Problem& p, const std::vector<uint16_t>& out, bool bf16, const char* kernel) {
-    std::vector<double> want, size;
-    for (size_t row = 0; row < p.at.size(); ++row) {
-      for (int head = 0; head < p.c.heads; ++head) {
-        p.reference(row, head, want, size);
-        for (int d = 0; d < p.c.head_dim; ++d) {
-          const uint16_t code = out[(row * p.c.heads + head) * p.c.head_dim + d];
-          const double got = bf16 ? mx::decode_bf16(code) : mx::decode_f16(code);
-          const double bound = 0x1p-8 * (size[d] + std::fabs(want[d])) + 1e-6;
-          ASSERT_LE(std::fabs(got - want[d]), bound)
-              << kernel << " row " << row << " head " << head << " dimension " << d << ": " << got
-              << " instead of " << want[d];
-        }
-      }
-    }
   }
 
   std::mt19937 rng_{7};

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/cuda/kernels/common/attention.h"
+#include "backend/cuda/testing/on_device.h"
 #include "mx/formats.h"
 
 namespace moesaic::cuda {
@@ -121,8 +122,8 @@ struct Problem {
     q.resize(at.size() * c.heads * c.head_dim);
     for (uint16_t& x : q) x = mx::encode_bf16(0.7f + normal(rng));
   }
-  // All of a query's dimensions are positive on the mean, and so are these keys'. Tokens that one row of a
-  // prompt sees, and another does not, stay as they are.
+  // Keys that no row may see get dimensions of 3, and a query's are positive on the mean, so that such a key
+  // would have a large score. Keys that some rows of a prompt see stay as they are.
   void forbid(int s) {
     for (int token = c.tokens[s]; token < cache.room(s); ++token) cache.set_key(s, token, 3);
     const int first_seen = c.window > 0 ? c.tokens[s] - c.rows - c.window + 1 : 0;
@@ -166,6 +167,70 @@ struct Problem {
     }
     return tiles;
   }
+
+  // Weights are rounded to 8 bits, and the result to 8 (BF16) or 11. out: [rows, heads, head_dim]
+  void compare(const std::vector<uint16_t>& out, bool bf16, const char* kernel) const {
+    std::vector<double> want, size;
+    for (size_t row = 0; row < at.size(); ++row) {
+      for (int head = 0; head < c.heads; ++head) {
+        reference(row, head, want, size);
+        for (int d = 0; d < c.head_dim; ++d) {
+          const uint16_t code = out[(row * c.heads + head) * c.head_dim + d];
+          const double got = bf16 ? mx::decode_bf16(code) : mx::decode_f16(code);
+          const double bound = 0x1p-8 * (size[d] + std::fabs(want[d])) + 1e-6;
+          ASSERT_LE(std::fabs(got - want[d]), bound)
+              << kernel << " row " << row << " head " << head << " dimension " << d << ": " << got
+              << " instead of " << want[d];
+        }
+      }
+    }
+  }
+};
+
+// A problem's buffers, with its rows in tiles of at most `most`.
+class Uploaded {
+ public:
+  Uploaded(const Problem& p, int most)
+      : problem_(p),
+        tile_list_(p.tiles(most)),
+        k_(pages(false)),
+        v_(pages(true)),
+        q_(sm120::upload(p.q)),
+        sinks_(sm120::upload(p.sinks)),
+        tables_(sm120::upload(p.cache.tables())),
+        tiles_(sm120::upload(tile_list_)),
+        out_(sm120::poisoned(p.q.size() * sizeof(uint16_t))) {}
+
+  Attention attention(bool bf16) const {
+    const Case& c = problem_.c;
+    return {.q = q_.as<__nv_bfloat16>(),
+            .k = k_.as<void>(),
+            .v = v_.as<void>(),
+            .fp8 = c.fp8,
+            .sinks = sinks_.as<float>(),
+            .pages = tables_.as<int32_t>(),
+            .heads = c.heads,
+            .kv_heads = c.kv_heads,
+            .head_dim = c.head_dim,
+            .window = c.window,
+            .sliding = c.window > 0,
+            .out = out_.as<void>(),
+            .bf16 = bf16,
+            .tiles = tiles_.as<RowTile>(),
+            .tile_count = static_cast<int>(tile_list_.size())};
+  }
+  std::vector<uint16_t> out() const { return sm120::download<uint16_t>(out_, problem_.q.size()); }
+
+ private:
+  DeviceBuffer pages(bool values) const {
+    const Cache& cache = problem_.cache;
+    return problem_.c.fp8 ? sm120::upload(cache.pages<uint8_t>(values))
+                          : sm120::upload(cache.pages<uint16_t>(values));
+  }
+
+  const Problem& problem_;
+  std::vector<RowTile> tile_list_;
+  DeviceBuffer k_, v_, q_, sinks_, tables_, tiles_, out_;
 };
 
 }  // namespace moesaic::cuda

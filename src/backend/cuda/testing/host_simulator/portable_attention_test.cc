@@ -8,7 +8,6 @@
 
 #include "backend/cuda/kernels/ptx/e4m3.cuh"
 #include "backend/cuda/testing/attention_problem.h"
-#include "backend/cuda/testing/on_device.h"
 
 namespace moesaic::cuda {
 namespace {
@@ -20,63 +19,27 @@ constexpr int kFloats = 1 << 20;
 
 // The problem's rows in tiles of at most `most`. divided: with room for what spans leave.
 std::vector<uint16_t> run(const Problem& p, int most, bool divided, bool bf16 = true, int floats = kFloats) {
-  const Case& c = p.c;
-  const auto k =
-      c.fp8 ? sm120::upload(p.cache.pages<uint8_t>(false)) : sm120::upload(p.cache.pages<uint16_t>(false));
-  const auto v =
-      c.fp8 ? sm120::upload(p.cache.pages<uint8_t>(true)) : sm120::upload(p.cache.pages<uint16_t>(true));
-  const DeviceBuffer out = sm120::poisoned(p.q.size() * 2),
-                     left = sm120::poisoned(size_t{kFloats} * sizeof(float));
-  const std::vector<RowTile> tiles = p.tiles(most);
+  const Uploaded uploaded(p, most);
+  const DeviceBuffer left = sm120::poisoned(size_t{kFloats} * sizeof(float));
   std::vector<int> arrivals(kMostSpanGroups);
-  const Attention a{.q = reinterpret_cast<const __nv_bfloat16*>(p.q.data()),
-                    .k = k.as<void>(),
-                    .v = v.as<void>(),
-                    .fp8 = c.fp8,
-                    .sinks = p.sinks.data(),
-                    .pages = p.cache.tables().data(),
-                    .heads = c.heads,
-                    .kv_heads = c.kv_heads,
-                    .head_dim = c.head_dim,
-                    .window = c.window,
-                    .sliding = c.window > 0,
-                    .out = out.as<void>(),
-                    .bf16 = bf16,
-                    .tiles = tiles.data(),
-                    .tile_count = static_cast<int>(tiles.size())};
   SpanScratch scratch;
   if (divided)
     scratch = {.left = left.as<float>(),
                .floats = floats,
                .rows = static_cast<int>(p.at.size()),
                .arrivals = arrivals.data()};
-  const Status status = attend_portable_on_host(a, scratch, nullptr);
+  const Status status = attend_portable_on_host(uploaded.attention(bf16), scratch, nullptr);
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_TRUE(std::ranges::all_of(arrivals, [](int n) { return n == 0; }));
-  return sm120::download<uint16_t>(out, p.q.size());
+  return uploaded.out();
 }
 
-void compare(const Problem& p, const std::vector<uint16_t>& out, bool bf16) {
-  std::vector<double> want, size;
-  for (size_t row = 0; row < p.at.size(); ++row) {
-    for (int head = 0; head < p.c.heads; ++head) {
-      p.reference(row, head, want, size);
-      for (int d = 0; d < p.c.head_dim; ++d) {
-        const uint16_t code = out[(row * p.c.heads + head) * p.c.head_dim + d];
-        const double got = bf16 ? mx::decode_bf16(code) : mx::decode_f16(code);
-        ASSERT_LE(std::fabs(got - want[d]), 0x1p-8 * (size[d] + std::fabs(want[d])) + 1e-6)
-            << "row " << row << " head " << head << " dimension " << d;
-      }
-    }
-  }
-}
-
-// All ways to compute the same rows.
+// The result is right, and the same bits come of every way to compute the rows.
 void check(const Case& c, bool bf16 = true) {
   std::mt19937 rng(7);
   const Problem p(c, rng);
   const std::vector<uint16_t> alone = run(p, 1, false, bf16);
-  compare(p, alone, bf16);
+  p.compare(alone, bf16, "portable");
   EXPECT_EQ(run(p, 1, true, bf16), alone);
   EXPECT_EQ(run(p, tile_tokens(c.heads, c.kv_heads), false, bf16), alone);
   EXPECT_EQ(run(p, tile_tokens(c.heads, c.kv_heads), true, bf16), alone);
@@ -114,7 +77,7 @@ TEST(PortableAttention, WithoutRoomForSpans) {
   for (const int slots : {0, 1, 2, 5, 6}) EXPECT_EQ(run(p, 1, true, true, slots * of_span), alone) << slots;
 }
 
-// What widens MXFP8 weights below compute capability 8.9.
+// Below compute capability 8.9 MXFP8 weights are widened by these bit operations.
 TEST(E4m3, BecomesF16Exactly) {
   for (uint32_t code = 0; code < 256; ++code) {
     if ((code & 0x7F) == 0x7F) continue;  // NaN

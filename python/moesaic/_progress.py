@@ -51,7 +51,7 @@ class Progress:
 
 
 class Loading(Progress):
-    """Of the bytes of a model's weights: a progress function of LLM."""
+    """Shows how many bytes of a model's weights are loaded; LLM calls it as its progress function."""
 
     def __init__(self, model: str) -> None:
         super().__init__(0, f"loading {model}", 1e9, " GB")

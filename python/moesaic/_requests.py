@@ -39,7 +39,7 @@ class _Request:
 
 
 def _is_one_prompt(prompts: Any) -> bool:
-    """Where it is no prompt at all, making a request of it says so."""
+    """True also for what is no prompt at all: the request that is made of it says what is wrong."""
     if isinstance(prompts, (str, bytes, bytearray, Mapping)) or not (hasattr(prompts, "__iter__") and hasattr(prompts, "__len__")):
         return True
     return len(prompts) > 0 and _is_id(next(iter(prompts)))
@@ -108,7 +108,7 @@ def _completion(prompt: Prompt, params: SamplingParams | None) -> _Request:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON lacks: numpy's and torch's numbers and arrays."""
+    """Python's own values for numpy's and torch's numbers and arrays, which JSON lacks."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__}")

@@ -22,7 +22,7 @@ using Tokens = std::vector<int32_t>;
 // The server's endpoint for which a request is written.
 enum class Endpoint { kCompletions, kChat };
 
-// Of a request, beside its body.
+// A request's wishes that its body has no field for.
 struct Extras {
   int prompt_logprobs = -1;   // as in SamplingParams
   bool all_logprobs = false;  // each token has the log-probabilities of the whole vocabulary
@@ -52,7 +52,7 @@ class Engine {
   Result<std::shared_ptr<Model>> model() const;
 
   // Queues the generations of a request's body; their indices in `stream` are first, first + 1, .. Unknown
-  // fields are refused. extras: what the body has no field for. Gives the prompts' tokens, one for each
+  // fields are refused. Gives the prompts' tokens, one for each
   // generation.
   std::variant<std::vector<Tokens>, openai::ApiError> submit(Endpoint endpoint, std::string_view body,
                                                              const Extras& extras,

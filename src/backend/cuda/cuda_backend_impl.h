@@ -125,11 +125,11 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
 
   // The arena, for max_rows rows.
   DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, fault_;
-  DeviceBuffer spans_;   // SpanScratch: what arrives, then what is left; only of portable targets
+  DeviceBuffer spans_;   // SpanScratch's arrivals, then what spans leave; empty unless target_.portable
   DeviceBuffer logits_;  // [KvLayout::logit_rows, or the most that a step had, vocab]
   PinnedBuffer pinned_fault_;
   StepIo step_io_;
-  int sample_ctas_ = 0;  // of a row; 0: the host samples
+  int sample_ctas_ = 0;  // CTAs that sample a row; 0: the host samples
   size_t input_capacity_ = 0;
 
   // One step.

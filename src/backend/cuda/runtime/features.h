@@ -1,5 +1,5 @@
-// What a device can do with the code that this program has for it. Kernels name what they need
-// (ops/select.h), never a version.
+// Features of a device, as far as the code that this program has for it uses them. Kernels name the features
+// that they need (ops/select.h), never a version.
 #pragma once
 
 #include <cstddef>
@@ -23,15 +23,16 @@ struct Features {
   constexpr bool have(unsigned needs) const { return (needs & ~has) == 0; }
 };
 
-// Those of a compute capability. code: the one that the kernels were compiled for, 10 major + minor: what the
-// driver makes of PTX of 8.0 has nothing newer, on whatever device it runs.
+// The features of a compute capability. code: the capability that the kernels were compiled for, 10 major +
+// minor. Code that the driver makes of PTX of 8.0 has nothing newer, on whatever device it runs.
 Features features_of(int major, int minor, int code);
-// Those of a device, asked once. Public reports contradict each other on clusters on 12.x, so there the
-// device says whether it runs one.
+// The features of a device, which is asked once. Public reports contradict each other on clusters on 12.x, so
+// there the device says whether it runs one.
 Result<Features> features_of_device(int device);
 
-// Whether kernels are launched so that they may start early: the current device has kProgrammaticLaunch, the
-// environment does not say MOESAIC_PDL=0, and nobody has turned it off for the process. Thread-safe.
+// True where kernels may start before their predecessor has ended: the current device has
+// kProgrammaticLaunch, the environment does not say MOESAIC_PDL=0, and nobody has turned it off for the
+// process. Thread-safe.
 bool early_launches();
 void set_early_launches(bool on);
 

@@ -31,7 +31,8 @@ void StepGraphs::begin(const StepShape& shape, cudaStream_t stream) {
   if (!capturing_) refuse(shape);
 }
 
-// A driver may not take early launches into a graph: they are tried without once, which lasts.
+// A driver may refuse to capture early launches. The first refusal turns them off for the process, and the
+// shape is captured once more.
 void StepGraphs::refuse_capture(const StepShape& shape) {
   if (!early_launches()) return refuse(shape);
   cudaGetLastError();

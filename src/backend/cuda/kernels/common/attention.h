@@ -62,12 +62,12 @@ inline int tile_tokens(int heads, int kv_heads) { return kPrefillGroups * (kGrou
 // where few tiles would leave multiprocessors idle, and `scratch` has room for what the spans leave.
 inline constexpr int kSpanPages = 8;
 struct SpanScratch {
-  float* left = nullptr;    // what spans leave; null: none are divided
-  int floats = 0;           // of it
-  int rows = 0;             // of the step
+  float* left = nullptr;    // [floats] room for what spans leave; null: none are divided
+  int floats = 0;           // size of `left`
+  int rows = 0;             // the step's rows, which share the room
   int* arrivals = nullptr;  // [kMostSpanGroups], zeros between launches
 };
-// Where spans are divided: at most so many (tile, KV head, half of the tile).
+// Spans are divided in launches of at most kMostSpanGroups times (tile, KV head, half of the tile).
 inline constexpr int kMostSpanGroups = 1024;
 inline constexpr int kSpanFloats = 16 << 20;
 Status attend_portable(const Attention& p, const SpanScratch& scratch, cudaStream_t stream);

@@ -1,16 +1,15 @@
 // Attention by mma.sync, for every device from compute capability 8.0 on: prefill and decode.
 //
-// Maths    that of attention_decode.cu. A row's sums run page by page in a span of kSpanPages pages; spans
-// are
-//          joined in order, starting from the sink, which is the first running maximum. A page that a row
-//          does not attend to changes nothing, so a result does not depend on batch or chunk, nor on which
-//          CTA has a span.
+// Maths    that of attention_decode.cu. A row's sums run page by page in a span of kSpanPages pages. The
+//          spans are joined in order, starting from the sink, which is the first running maximum. A page that
+//          a row does not attend to changes nothing, so a result does not depend on batch or chunk, nor on
+//          which CTA has a span.
 // Shapes   a RowTile of up to 128 / group tokens: 64 MMA rows a CTA, each one (token, query head) of a KV
 //          head's group: row r is token r / group, head r % group. Pages of 32 keys (kv_page.h), BF16 or
 //          FP8.
 //
-// Grid     x: tile, the last (which have the most keys) first; y: KV head; z: half of the tile's tokens, and
-//          of several CTAs that divide the spans among them the one that has every so many-th
+// Grid     x: tile, the last (which have the most keys) first; y: KV head; z % 2: half of the tile's tokens.
+//          Where n CTAs divide the spans, one has the spans z / 2, z / 2 + n, ...
 // CTA      4 warps of 16 rows, alike; a warp without rows only helps to copy: a ring of 4 pages of K and V
 //          (page_copy.cuh).
 //
@@ -52,7 +51,7 @@ struct Pages {
     slots = of > 1 ? static_cast<int>(scratch.floats / (scratch.rows * p.heads * (p.head_dim + 2))) : 0;
     of = spans() <= slots ? min(of, spans()) : 1;
   }
-  // Where they are divided `from` is 0.
+  // Only tiles without a window are divided, so `from` is 0 then.
   __device__ int spans() const { return (to + kSpanPages - 1) / kSpanPages; }
   __device__ int page(int n) const {
     return from + (n / kSpanPages * of + mine) * kSpanPages + n % kSpanPages;
@@ -69,7 +68,7 @@ __device__ void fetch(Ring<D, kFp8>& ring, const Attention& p, const RowTile& ti
   ring.fetch(n, static_cast<const uint8_t*>(p.k) + at, static_cast<const uint8_t*>(p.v) + at);
 }
 
-// What spans leave of a row and head: values, then maximum and sum.
+// The scratch memory of a row and head: each span's values, then each span's maximum and sum.
 template <int D>
 struct LeftSpans {
   float* values;
@@ -236,8 +235,8 @@ struct PortableRows {
   }
 };
 
-// Whether all other CTAs of the tile have left their spans. Of a CTA alone, all threads; afterwards their
-// spans may be read.
+// True in the one CTA that comes after all others of its tile: their spans may be read then. All threads of
+// the CTA call it.
 __device__ bool arrives_last(const SpanScratch& scratch, int of) {
   __shared__ int last;
   __threadfence();

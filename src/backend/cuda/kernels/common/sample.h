@@ -42,9 +42,9 @@ struct SampleResult {
 };
 
 // sampled_tokens[r] = the token sampled from row r of the logits by sampling[r] (core/batch.h), -1 if a logit
-// is not finite. ctas: of a row, kSampleCluster or 1. They sum probabilities as integers: the same token
-// whatever their order and number. A probability below 6e-11 of the likeliest token's counts as none. Reads
-// the row two times at temperature 0, otherwise about 4 times and at most 20; once more for a
+// is not finite. ctas: how many work on a row, kSampleCluster or 1. They sum probabilities as integers: the
+// same token whatever their order and number. A probability below 6e-11 of the likeliest token's counts as
+// none. Reads the row two times at temperature 0, otherwise about 4 times and at most 20; once more for a
 // log-probability, and for the likeliest two more times, at most seven.
 struct SampleRows {
   const float* logits = nullptr;  // [rows, vocab]

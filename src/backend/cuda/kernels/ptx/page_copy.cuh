@@ -1,9 +1,8 @@
 // A ring of stages in shared memory, each of two pieces, which a CTA fills ahead of their use: by bulk copies
 // from 9.0 on, before by cp.async.
 //
-// Roles    all threads of the CTA call everything, in this order: open(), fetch(0) to fetch(kStages - 1);
-// then
-//          for each n wait(n), the use of stage n % kStages, __syncthreads(), fetch(n + kStages)
+// Roles    all threads of the CTA call everything: open(), then fetch(0) to fetch(kStages - 1). Then, for
+//          each n: wait(n), the use of stage n % kStages, __syncthreads(), fetch(n + kStages).
 // Barriers full[stage]: both bulk copies have landed. cp.async: a thread closes a group in each fetch(), so
 //          that waiting counts fetches, and wait() has __syncthreads().
 #pragma once
@@ -27,7 +26,8 @@ struct PairRing {
     for (int i = 0; i < kStages; ++i) portable::mbarrier_init(full + i, 1);
     portable::fence_mbarrier_init();
   }
-  // Barriers are seen by the thread that made them; the others meet before their first wait().
+  // one, other: null past the last piece, where nothing is copied.
+  // The thread that made the barriers sees them at once. The others meet before their first wait().
   __device__ void fetch(int n, const uint8_t* one, const uint8_t* other) {
     if (one == nullptr || threadIdx.x != 0) return;
     const int stage = n % kStages;
@@ -38,7 +38,6 @@ struct PairRing {
   __device__ void wait(int n) { portable::mbarrier_wait(full + n % kStages, n / kStages % 2); }
 #else
   __device__ void open() {}
-  // null: there is no such piece.
   __device__ void fetch(int n, const uint8_t* one, const uint8_t* other) {
     const int stage = n % kStages, step = static_cast<int>(blockDim.x) * 16;
     for (int i = static_cast<int>(threadIdx.x) * 16; one != nullptr && i < kBytes; i += step) {

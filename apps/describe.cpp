@@ -45,7 +45,9 @@ std::vector<CommandText> describe(const CLI::App& app) {
     text.name = c->get_name();
     text.help = c->get_description();
     text.footer = c->get_footer() == app.get_footer() ? "" : c->get_footer();
-    for (const CLI::Option* o : c->get_options()) text.options.push_back(text_of(*o));
+    for (const CLI::Option* o : c->get_options()) {
+      if (!o->get_group().empty()) text.options.push_back(text_of(*o));
+    }
   }
   return commands;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <utility>
 
 #include "base/nearest.h"
@@ -97,17 +98,10 @@ const CLI::App& selected(const CLI::App& app) {
 std::vector<std::string> option_names(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* o : command.get_options()) {
+    if (o->get_group().empty()) continue;
     for (const std::string& name : o->get_lnames()) names.push_back("--" + name);
   }
   return names;
-}
-
-// The unknown option that was typed, without its value.
-std::string unknown_option(const CLI::App& app) {
-  for (const std::string& word : app.remaining(true)) {
-    if (word.starts_with("-")) return word.substr(0, word.find('='));
-  }
-  return "";
 }
 
 // CLI11 says "Could not convert: --temp = x".
@@ -131,6 +125,16 @@ void add_help(CLI::App& app) {
     command->set_help_flag("-h,--help", "the options that are used most");
     command->set_help_all_flag("--help-all", "all options");
   }
+}
+
+std::string unknown_option(const CLI::App& app) {
+  for (const std::string& word : app.remaining(true)) {
+    const size_t name = word.find_first_not_of('-');
+    const bool letter =
+        name != std::string::npos && std::isalpha(static_cast<unsigned char>(word[name])) != 0;
+    if (letter && (name == 1 || name == 2)) return word.substr(0, word.find('='));
+  }
+  return "";
 }
 
 std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {

@@ -9,9 +9,15 @@ namespace moesaic::app {
 // The group of options that --help leaves out and --help-all has.
 inline constexpr const char* kRareOptions = "Rare options";
 
+// The option that carries a word of `run` that stands behind "--", after an "=" of its own: CLI11 takes an
+// empty value for none, and would read such words as options of the program.
+inline constexpr const char* kWordOption = "--word-behind-dashes";
+
 // --help and --help-all of the program and of every command.
 void add_help(CLI::App& app);
 
+// The first unknown option among the words that a command line left over, without its value; empty: none.
+std::string unknown_option(const CLI::App& app);
 // In a line: what is wrong, the nearest name, and where the help is.
 std::string usage_error(const CLI::App& app, const CLI::ParseError& error);
 std::string unknown_command(const CLI::App& app, const std::string& name);

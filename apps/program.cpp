@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -84,6 +85,17 @@ std::vector<std::string> with_model_options(int argc, char** argv) {
   return words;
 }
 
+// The words of `run` behind "--" as values of an option, before all others.
+std::vector<std::string> with_prompt_words(const std::vector<std::string>& words) {
+  const auto mark = std::ranges::find(words, "--");
+  if (mark == words.end() || words.size() < 2 || words[1] != "run") return words;
+  std::vector<std::string> out = {words[0], words[1]};
+  for (auto word = mark + 1; word != words.end(); ++word)
+    out.push_back(std::string(kWordOption) + "==" + *word);
+  out.insert(out.end(), words.begin() + 2, mark);
+  return out;
+}
+
 int wrong_usage(const std::string& what) {
   std::fprintf(stderr, "moesaic: %s\n", chat::printable(what).c_str());
   return 2;
@@ -107,7 +119,7 @@ int run_program(int argc, char** argv) try {
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   app.footer(
-      "Examples:\n  moesaic run -m gpt-oss-20b -p \"Why is the sky blue?\"\n  moesaic bench -m "
+      "Examples:\n  moesaic run gpt-oss-20b Why is the sky blue\n  moesaic bench -m "
       "gpt-oss-20b.gguf -p 512 -n 32\n  moesaic COMMAND --help explains a command.");
   Run run;
   for (const auto add : kCommands) {
@@ -119,11 +131,11 @@ int run_program(int argc, char** argv) try {
   // CLI11 would only say that a subcommand is missing.
   if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1]))
     return wrong_usage(unknown_command(app, argv[1]));
-  std::vector<std::string> words = with_model_options(argc, argv);
+  const std::vector<std::string> words = with_prompt_words(with_model_options(argc, argv));
   std::vector<const char*> pointers;
   for (const std::string& word : words) pointers.push_back(word.c_str());
   try {
-    app.parse(argc, pointers.data());
+    app.parse(static_cast<int>(pointers.size()), pointers.data());
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);
     return wrong_usage(usage_error(app, e));

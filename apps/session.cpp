@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <ctime>
@@ -249,7 +250,8 @@ Status Session::turn(const std::string& message, bool terminal) {
 
 void Session::report(const Generation& g, bool terminal) const {
   if (o_.format == "json") return print_json(g, loaded_, model_.info());
-  terminal ? print_speed(g) : print_timing(g, loaded_, model_.info());
+  if (terminal) return print_speed(g);
+  if (o_.verbose || isatty(STDERR_FILENO) != 0) print_timing(g, loaded_, model_.info());
 }
 
 Status Session::retry() {

@@ -17,9 +17,10 @@ struct RunOptions {
   SamplingParams sampling;
   std::string speculative = OpenOptions{}.speculative;
   std::string kv_disk;
+  std::vector<std::string> words;  // behind --, each with an "=" before it
   double kv_host = 0;
   int context = 0, draft_tokens = 0;
-  bool raw = false, show_reasoning = false, plain = false, has_prompt = false;
+  bool raw = false, show_reasoning = false, plain = false, has_prompt = false, verbose = false;
 };
 
 struct Generation {

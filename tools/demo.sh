@@ -36,7 +36,7 @@ ask() {
   printf '\n> %s\n' "$1"
   prompt=$1
   shift
-  "$moesaic" run -m tiny -p "$prompt" -n 512 -t 1 --temp 0 --show-reasoning "$@" </dev/null
+  "$moesaic" run -m tiny -p "$prompt" -n 512 -t 1 --temp 0 --show-reasoning -v "$@" </dev/null
 }
 
 [ $# -gt 0 ] || build

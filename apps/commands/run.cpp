@@ -1,5 +1,7 @@
-// run: one answer with -p, a conversation without.
+// run: one answer to a prompt, a conversation without one.
 #include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <climits>
 
@@ -9,6 +11,7 @@
 #include "chat_loop.h"
 #include "commands.h"
 #include "get_model.h"
+#include "help.h"
 #include "model_options.h"
 #include "option_checks.h"
 #include "session.h"
@@ -62,8 +65,44 @@ Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
                      .info = plan.info});
 }
 
+// The text of a pipe or file on standard input. A pipe that a parent process left open would stall the
+// program, so that its first byte must come soon.
+Result<std::string> piped_text() {
+  if (isatty(STDIN_FILENO) != 0) return std::string();
+  constexpr int kPatience = 5;  // s
+  pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  if (poll(&input, 1, kPatience * 1000) != 0) return read_text_or_stdin("-");
+  fmt::print(stderr, "moesaic: note: standard input is left out: it is open, but nothing came for {} s\n",
+             kPatience);
+  return std::string();
+}
+
+// The prompt, and behind it what stands on standard input.
 Result<std::string> prompt_of(const RunOptions& o) {
-  return o.file.empty() ? prompt_text(o.prompt) : read_text_or_stdin(o.file);
+  if (!o.has_prompt) return std::string();
+  if (!o.file.empty()) return read_text_or_stdin(o.file);
+  ASSIGN_OR_RETURN(const std::string prompt, prompt_text(o.prompt));
+  ASSIGN_OR_RETURN(const std::string piped, piped_text());
+  if (piped.empty()) return prompt;
+  fmt::print(stderr, "moesaic: note: {} bytes of standard input go behind the prompt\n", piped.size());
+  return prompt + "\n\n" + piped;
+}
+
+// The words that are no options: the model, unless -m names it, and the prompt.
+Status take_words(RunOptions& o, std::vector<std::string> words, bool model_given) {
+  for (const std::string& word : o.words) words.push_back(word.substr(1));
+  if (!model_given) {
+    if (words.empty())
+      return usage(invalid("--model is required: moesaic run MODEL [PROMPT...] (see moesaic run --help)"));
+    o.model.model = words[0];
+    words.erase(words.begin());
+  }
+  if (words.empty()) return {};
+  const std::string prompt = fmt::format("{}", fmt::join(words, " "));
+  if (o.has_prompt) return usage(invalid("'{}' stands beside -p or -f; give one prompt", prompt));
+  o.prompt = prompt;
+  o.has_prompt = true;
+  return {};
 }
 
 Status run_run(RunOptions o) {
@@ -112,11 +151,22 @@ void add_sampling_options(CLI::App& c, SamplingParams& sampling) {
       ->group(kRareOptions);
 }
 
+// The named positionals are for the help alone: CLI11 would take "[a,b]" in a list of words for a list of its
+// own, so words are left over, and take_words() has them.
+void add_words(CLI::App& c, RunOptions& o) {
+  c.allow_extras();
+  c.add_option("MODEL", CLI::callback_t(), "as -m has it, where that is absent")->expected(0, 1);
+  c.add_option("PROMPT...", CLI::callback_t(), "the user's message, in words")->expected(0, 1);
+  c.add_option(kWordOption, o.words, "a word behind --")->allow_extra_args(false)->group("");
+}
+
 void add_output_options(CLI::App& c, RunOptions& o) {
   c.add_flag("--show-reasoning", o.show_reasoning,
              "print the reasoning to standard error even if that is no terminal")
       ->group(kOutputOptions);
   c.add_flag("--plain", o.plain, "show an answer's Markdown as it is, also on a terminal")
+      ->group(kOutputOptions);
+  c.add_flag("-v,--verbose", o.verbose, "print the speed to standard error even if that is no terminal")
       ->group(kOutputOptions);
   c.add_option("-o,--output", o.format, "text or json")
       ->check(one_of({"text", "json"}))
@@ -130,6 +180,8 @@ Run add_run(CLI::App& app) {
   auto o = std::make_shared<RunOptions>();
   CLI::App& c = *app.add_subcommand("run", "Answer a prompt, or hold a conversation when there is none");
   o->model.add_to(c);
+  const CLI::Option* model = c.get_option("--model")->required(false);
+  add_words(c, *o);
   CLI::Option* prompt =
       c.add_option("-p,--prompt", o->prompt, "the user's message, or @FILE with it (@@ for a first @)")
           ->group(kAnswerOptions);
@@ -162,6 +214,7 @@ Run add_run(CLI::App& app) {
   add_speculation_options(c, *o);
   add_sampling_options(c, o->sampling);
   c.add_option("--stop", o->sampling.stop_strings, "text that ends the answer (may be given several times)")
+      ->allow_extra_args(false)
       ->group(kAnswerOptions);
   c.add_option("--json-schema", o->schema_path,
                "file with a JSON schema that the answer must follow ({} allows any JSON)")
@@ -169,13 +222,16 @@ Run add_run(CLI::App& app) {
   add_output_options(c, *o);
   c.footer(
       "Examples:\n"
-      "  moesaic run -m openai/gpt-oss-20b    a conversation; /help lists its commands\n"
-      "  moesaic run -m openai/gpt-oss-20b -p \"Why is the sky blue?\" --reasoning low\n"
+      "  moesaic run openai/gpt-oss-20b       a conversation; /help lists its commands\n"
+      "  moesaic run openai/gpt-oss-20b Why is the sky blue --reasoning low\n"
       "  moesaic run -m openai/gpt-oss-20b -f question.txt -o json\n"
-      "  git diff | moesaic run -m openai/gpt-oss-20b -f - --system \"Review this.\"\n"
+      "  git diff | moesaic run openai/gpt-oss-20b Review this change\n"
       "  moesaic run -m openai/gpt-oss-20b --raw -p \"Once upon a time\" -n 50 --temp 0");
-  return [o, prompt, file] {
+  return [o, prompt, file, model, &app, &c]() -> Status {
     o->has_prompt = prompt->count() + file->count() > 0;
+    if (!unknown_option(c).empty())
+      return usage(invalid("{}", usage_error(app, CLI::ExtrasError(c.remaining()))));
+    RETURN_IF_ERROR(take_words(*o, c.remaining(), model->count() > 0));
     return run_run(*o);
   };
 }

@@ -23,7 +23,8 @@ class Run(Cli):
     def test_text_goes_to_stdout_and_the_rest_to_stderr(self):
         done = self.moesaic("run", "-m", MODEL, "-p", "hello", "--temp", 0)
         self.assertEqual((done.returncode, done.stdout), (0, "OK!\n"))
-        self.assertIn("tok/s", done.stderr)
+        self.assertEqual(done.stderr, "")
+        self.assertRegex(self.moesaic("run", "-m", MODEL, "-p", "hello", "--temp", 0, "-v").stderr, r"\A\[.*tok/s\]\n\Z")
 
     def test_json(self):
         out = self.json("run", "-m", MODEL, "-p", "hello", "--temp", 0, "-o", "json")
@@ -41,6 +42,42 @@ class Run(Cli):
         self.assertEqual((out["text"], out["finish_reason"]), ("12345", "length"))
         self.assertEqual(out["usage"]["prompt_tokens"], 1)
         self.assertEqual(self.ok("run", "-m", MODEL, "--raw", "-p", "0", "-n", 5, "--temp", 0), "12345\n")
+
+    def said(self, *args, stdin=""):
+        """How many tokens the prompt had, and standard error."""
+        done = self.moesaic("run", *args, "--raw", "-n", 1, "-o", "json", stdin=stdin)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["usage"]["prompt_tokens"], done.stderr
+
+    def test_a_prompt_in_words(self):
+        for args in ((MODEL, "12", "34"), ("-m", MODEL, "12", "34"), (MODEL, "12", "--temp", 0, "34"), (MODEL, "12 34"),
+                     (MODEL, "[1,2]"), ("-m", MODEL, "-5 12"), (MODEL, "--stop", "x", "- 123")):
+            with self.subTest(args):
+                self.assertEqual(self.said(*args), (5, ""))
+        self.assertEqual(self.said(MODEL, "list", "serve"), (9, ""))
+        self.assertEqual(self.ok("run", MODEL, "-t", 1, "--raw", "-n", 2, "--temp", 0, "--", "--frob", "-0"), "12\n")
+        for args, tokens in (((MODEL, "-m", "[a,b]", "", "--temp=3"), 18), ((MODEL, "--", "-"), 4)):
+            out = self.json("run", "-t", 1, "--raw", "-n", 1, "-o", "json", "--", *args)
+            self.assertEqual(out["usage"]["prompt_tokens"], tokens)
+        self.refused(2, "--prompt", "run", "-m", MODEL, "-p", "--", "x")
+        self.assertEqual(self.ok("run", MODEL, "hello", "there", "--temp", 0), "OK!\n")
+        self.assertEqual(self.ok("run", MODEL, "--temp", 0, stdin="hello\nhello\n"), "OK!\nOK!\n")
+        self.refused(2, "did you mean --temp", "run", MODEL, "hello", "--tmp", "0")
+        self.refused(2, ["'b c'", "give one prompt"], "run", "-m", MODEL, "-p", "a", "b", "c")
+        self.refused(2, "give one prompt", "run", MODEL, "b", "-f", "-")
+        self.refused(2, r"--model is required: moesaic run MODEL \[PROMPT\.\.\.\]", "run", "-p", "a")
+
+    def test_standard_input_goes_behind_the_prompt(self):
+        for prompt in (("-m", MODEL, "-p", "123"), (MODEL, "123")):
+            self.assertEqual(self.said(*prompt, stdin="45\n"), (8, "moesaic: note: 3 bytes of standard input go behind the prompt\n"))
+            self.assertEqual(self.said(*prompt), (3, ""))
+        file = FOLDER / "behind.txt"
+        file.write_text("123")
+        self.assertEqual(self.said("-m", MODEL, "-f", file, stdin="45"), (3, ""))
+        with subprocess.Popen([*MOESAIC, "run", MODEL, "0", "-t", "1", "--raw", "-n", "2", "--temp", "0"], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            self.assertEqual(process.stdout.read(), "12\n")  # the pipe is open all the time
+            self.assertEqual(process.stderr.read(), "moesaic: note: standard input is left out: it is open, but nothing came for 5 s\n")
 
     def test_a_prompt_from_a_file_or_standard_input(self):
         prompt = FOLDER / "prompt.txt"
@@ -551,7 +588,7 @@ class Help(Cli):
                 more = int(re.search(r"--help-all has (\d+) more options", short)[1])
                 rare = all_of_them.split("Rare options:")[1].split("\n\n")[0]
                 self.assertEqual(len(re.findall(r"^  -", rare, re.MULTILINE)), more)
-        self.assertLess(len(self.ok("run", "--help").splitlines()), 90)
+        self.assertLess(len(self.ok("run", "--help").splitlines()), 95)
 
     def test_every_command_is_listed_and_fits_80_columns(self):
         listed = self.ok("--help").split("Subcommands:")[1].split("Examples:")[0]

@@ -2,6 +2,7 @@
 
 #include <histedit.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,6 +60,12 @@ bool capable() {
          std::string(type) != "dumb" && *type != 0;
 }
 
+// True if the terminal breaks long lines anew when it is resized. GNU screen, xterm and the console do not.
+bool breaks_lines_anew() {
+  const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
+  return set("TMUX") || (!set("STY") && !set("XTERM_VERSION") && std::string(std::getenv("TERM")) != "linux");
+}
+
 class Libedit : public LineEditor {
  public:
   explicit Libedit(std::vector<std::string> words);
@@ -87,6 +94,7 @@ class Libedit : public LineEditor {
   static int read_character(EditLine* edit, wchar_t* out) { return of(edit).next(*out); }
 
   void set_up();
+  void clear_line();
   int next_byte(char& byte);
   int next(wchar_t& out);
   Input read_line();
@@ -148,12 +156,27 @@ void Libedit::set_up() {
   el_set(edit_, EL_HIST, history, history_);
 }
 
+// A resized terminal has broken the line anew, and libedit, which does not know that, would draw it once more
+// below.
+void Libedit::clear_line() {
+  winsize size{};
+  if (!breaks_lines_anew() || ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return;
+  const std::string shown = prompt_ + before_cursor();
+  int rows = 0;  // between the line's first row and the cursor's
+  size_t at = 0;
+  for (size_t end = 0; (end = shown.find('\n', at)) != std::string::npos; at = end + 1)
+    rows += 1 + std::max(0, display_width(shown.substr(at, end - at)) - 1) / size.ws_col;
+  rows += display_width(shown.substr(at)) / size.ws_col;
+  std::fputs(rows > 0 ? ("\r\x1b[" + std::to_string(rows) + "A\x1b[J").c_str() : "\r\x1b[J", out_);
+}
+
 // 1; 0 at the end of the input; -1 on an error.
 int Libedit::next_byte(char& byte) {
   for (;;) {
     pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
     const bool ready = poll(&input, 1, -1) == 1;
     if (resized()) {
+      clear_line();
       el_resize(edit_);
       el_set(edit_, EL_REFRESH);
     }

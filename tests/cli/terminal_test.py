@@ -132,6 +132,22 @@ class Editing(Chat):
         terminal.wait("OK!")
         self.assertEqual(self.history(), ["a" * 70 + "b" * 30 + "c"])
 
+    def test_resizing_does_not_repeat_the_line(self):
+        for environment in ({}, {"NO_COLOR": "1"}):
+            terminal = self.start(model=MODEL, **environment)
+            terminal.type("first")
+            terminal.keys("C-j")
+            terminal.type("Z" * 70)
+            terminal.wait("Z{70}$")
+            one_line = lambda screen: screen.count("> first") == 1 and screen.count("Z") == 70 and screen.rstrip().endswith("Z")
+            for columns in (40, 80, 33, 120):
+                terminal.resize(columns, 24)
+                terminal.until(one_line, f"one line in {columns} columns")
+                terminal.type("c")
+                terminal.until(lambda screen: screen.rstrip().endswith("Zc"), "c")
+                terminal.keys("BSpace")
+                terminal.until(one_line, f"one line in {columns} columns")
+
 
 class Long(Chat):
     def test_forty_lines_are_one_message(self):

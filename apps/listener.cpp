@@ -21,9 +21,9 @@ bool styles() {
   return (no_color == nullptr || *no_color == 0) && (type == nullptr || std::string_view(type) != "dumb");
 }
 
-int columns() {
+int columns(int file) {
   winsize size{};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  return ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 }  // namespace
@@ -32,9 +32,10 @@ Printer::Printer(const PrinterOptions& options)
     : enabled_(options.enabled),
       reasoning_(options.show_reasoning || isatty(STDERR_FILENO) != 0),
       to_terminal_(isatty(STDOUT_FILENO) != 0),
-      dim_(isatty(STDERR_FILENO) != 0 && styles()) {
+      dim_(isatty(STDERR_FILENO) != 0 && styles()),
+      thoughts_(columns(STDERR_FILENO)) {
   chat::use_utf8();
-  if (options.markdown && to_terminal_ && styles()) markdown_.emplace(columns());
+  if (options.markdown && to_terminal_) markdown_.emplace(columns(STDOUT_FILENO), styles());
 }
 
 std::string Printer::shown(const std::string& text) {
@@ -57,12 +58,18 @@ void Printer::reasoning(const std::string& text) {
   const bool terminal = isatty(STDERR_FILENO) != 0;
   if (!std::exchange(open_, true))
     fmt::print(stderr, "{}", dim_ ? "\x1b[2m" : terminal ? "Thinking...\n" : "");
-  fmt::print(stderr, "{}", terminal ? chat::printable(text) : text);
+  if (!terminal) return fmt::print(stderr, "{}", text);
+  thoughts_.text(chat::printable(text));
+  fmt::print(stderr, "{}", thoughts_.take());
 }
 
 void Printer::end_reasoning() {
   if (!std::exchange(open_, false)) return;
-  fmt::print(stderr, "{}\n", dim_ ? "\x1b[0m" : isatty(STDERR_FILENO) != 0 ? "\n...done thinking.\n" : "");
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  fmt::print(stderr, "{}{}\n", thoughts_.finish(),
+             dim_       ? "\x1b[0m"
+             : terminal ? "\n...done thinking.\n"
+                        : "");
 }
 
 void Listener::text(const TextPiece& piece) {

@@ -9,6 +9,7 @@
 
 #include "api/paragraphs.h"
 #include "chat/markdown.h"
+#include "chat/word_wrap.h"
 #include "moesaic/conversation.h"
 #include "moesaic/types.h"
 
@@ -23,13 +24,13 @@ struct AnswerText {
 struct PrinterOptions {
   bool enabled = true;          // false prints nothing
   bool show_reasoning = false;  // even if standard error is no terminal
-  bool markdown = true;         // styled, if standard output is a terminal that takes styles
+  bool markdown = true;         // shown as such, if standard output is a terminal
 };
 
 // Shows text as it comes: answers on standard output, reasoning on standard error. On a terminal answers are
 // shown as the Markdown that they are, reasoning is dimmed, and control characters do not get through;
-// elsewhere every byte does. Without styles (NO_COLOR, TERM=dumb) Markdown stays as it is, and words mark
-// where reasoning begins and ends.
+// elsewhere every byte does. Lines are broken between words. Without styles (NO_COLOR, TERM=dumb) Markdown
+// stays as it is, and words mark where reasoning begins and ends.
 class Printer {
  public:
   explicit Printer(const PrinterOptions& options);
@@ -44,6 +45,7 @@ class Printer {
   bool enabled_, reasoning_;
   bool to_terminal_, dim_;
   std::optional<chat::Markdown> markdown_;
+  chat::WordWrap thoughts_;
   bool open_ = false;  // reasoning was shown and its line has not ended
 };
 

@@ -31,9 +31,11 @@ std::string repeated(const char* text, int times) {
   return out;
 }
 
-std::string in_style(std::string_view text, unsigned style) { return styled({{std::string(text), style}}); }
-
 }  // namespace
+
+std::string Markdown::in_style(std::string_view text, unsigned style) const {
+  return styled({{std::string(text), styles_ ? style : kPlain}});
+}
 
 std::string Markdown::add(std::string_view piece) {
   const std::string text = printable(piece);
@@ -48,7 +50,7 @@ std::string Markdown::add(std::string_view piece) {
     end_line();
     at = end + 1;
   }
-  return std::exchange(out_, {});
+  return out_.take();
 }
 
 std::string Markdown::finish() {
@@ -57,8 +59,8 @@ std::string Markdown::finish() {
     if (kind_ == Line::kRow) rows_.push_back(line_);
   }
   end_table();
-  std::string out = std::exchange(out_, {});
-  *this = Markdown(columns_);
+  std::string out = out_.finish();
+  *this = Markdown(columns_, styles_);
   return out;
 }
 
@@ -67,14 +69,14 @@ void Markdown::advance(bool complete) {
     if (!decide(complete)) return;
   }
   if (kind_ == Line::kText) put_text(complete);
-  if (kind_ == Line::kCode && !line_.empty()) out_ += in_style(std::exchange(line_, {}), kCode);
+  if (kind_ == Line::kCode && !line_.empty()) out_.verbatim(in_style(std::exchange(line_, {}), kCode));
 }
 
 void Markdown::end_line() {
   if (kind_ == Line::kRow)
     rows_.push_back(line_);
   else
-    out_ += "\n";
+    out_.text("\n");
   line_.clear();
   kind_ = Line::kBegin;
   inside_ = false;
@@ -83,15 +85,16 @@ void Markdown::end_line() {
 }
 
 void Markdown::put_text(bool complete) {
+  if (!styles_) return out_.text(std::exchange(line_, {}));
   InlineSpans got = inline_spans(line_, complete, before_, style_);
-  out_ += styled(got.spans);
+  out_.text(styled(got.spans));
   if (got.used > 0) before_ = line_[got.used - 1];
   line_.erase(0, got.used);
 }
 
 // The line's text follows `skipped` bytes, in whose place `shown` stands.
 void Markdown::begin_text(size_t skipped, std::string_view shown, unsigned style) {
-  out_ += shown;
+  out_.text(shown);
   line_.erase(0, skipped);
   kind_ = Line::kText;
   style_ = style;
@@ -99,7 +102,7 @@ void Markdown::begin_text(size_t skipped, std::string_view shown, unsigned style
 
 // The same of an item or a quotation, whose text may be a heading or the like itself.
 void Markdown::begin_item(size_t skipped, const std::string& shown) {
-  out_ += shown;
+  out_.text(shown);
   line_.erase(0, skipped);
   inside_ = true;
 }
@@ -109,6 +112,10 @@ bool Markdown::decide(bool complete) {
   const size_t indent = std::min(line_.find_first_not_of(" \t"), line_.size());
   if (indent == line_.size() && !complete) return false;
   const char first = indent < line_.size() ? line_[indent] : '\0';
+  if (!styles_ && first != '`' && first != '~') {
+    kind_ = first == '|' ? Line::kCode : Line::kText;
+    return true;
+  }
   if (first == '|' && !inside_) {
     kind_ = Line::kRow;
     return true;
@@ -140,7 +147,7 @@ bool Markdown::decide_in_code(bool complete) {
     return true;
   }
   fence_.clear();
-  out_ += in_style(std::exchange(line_, {}), kDim);
+  out_.verbatim(in_style(std::exchange(line_, {}), kDim));
   kind_ = Line::kText;
   return true;
 }
@@ -155,7 +162,7 @@ bool Markdown::decide_fence(bool complete, size_t indent) {
   }
   if (!complete) return false;
   fence_.assign(run, line_[indent]);
-  out_ += in_style(std::exchange(line_, {}), kDim);
+  out_.verbatim(in_style(std::exchange(line_, {}), kDim));
   kind_ = Line::kText;
   return true;
 }
@@ -213,7 +220,7 @@ bool Markdown::decide_number(bool complete, size_t indent) {
 }
 
 void Markdown::end_table() {
-  if (!rows_.empty()) out_ += table(std::exchange(rows_, {}), columns_);
+  if (!rows_.empty()) out_.verbatim(table(std::exchange(rows_, {}), columns_));
 }
 
 }  // namespace moesaic::chat

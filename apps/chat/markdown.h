@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "chat/inline_markdown.h"
+#include "chat/word_wrap.h"
 
 namespace moesaic::chat {
 
@@ -16,8 +17,9 @@ namespace moesaic::chat {
 // through (printable()).
 class Markdown {
  public:
-  // columns: of the terminal, which tables keep to.
-  explicit Markdown(int columns) : columns_(columns) {}
+  // columns: of the terminal. Text is broken between words, and tables keep to them. styles: false leaves the
+  // Markdown as it is.
+  explicit Markdown(int columns, bool styles = true) : columns_(columns), styles_(styles), out_(columns) {}
 
   // A further piece of the text; what is to be printed now.
   std::string add(std::string_view piece);
@@ -41,8 +43,11 @@ class Markdown {
   void put_text(bool complete);
   void end_table();
 
+  std::string in_style(std::string_view text, unsigned style) const;
+
   int columns_;
-  std::string out_;
+  bool styles_;
+  WordWrap out_;
   std::string line_;  // the part of the current line that has not gone out
   Line kind_ = Line::kBegin;
   bool inside_ = false;  // an item or a quotation: its mark has gone out

@@ -6,6 +6,7 @@ import pathlib
 import re
 import signal
 import stat
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -28,8 +29,8 @@ class Chat(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         self.history_file = self.folder / "moesaic" / "history"
 
-    def start(self, *options, model="tiny", **environment):
-        self.terminal = tmux.Tmux([*MOESAIC, "run", "-m", model, "--temp", "0", "-t", "1", *options],
+    def start(self, *options, model="tiny", columns=100, **environment):
+        self.terminal = tmux.Tmux([*MOESAIC, "run", "-m", model, "--temp", "0", "-t", "1", *options], columns=columns,
                                   XDG_STATE_HOME=str(self.folder), **environment)
         self.addCleanup(self.terminal.close)
         self.terminal.wait(PROMPT)
@@ -286,6 +287,22 @@ class Answers(Chat):
         self.send("hello")
         self.assertRegex(self.terminal.screen(), r"(?m)^Ti\u241b\[tle$")
         self.assertRegex(self.terminal.screen(styles=True), r"\x1b\[1(;|m\x1b\[)4m.*Ti\u241b\[tle")
+
+    def test_answers_and_thoughts_wrap_at_words(self):
+        question = "Tell me a story about an owl and a lantern."
+        plain = subprocess.run([*MOESAIC, "run", "-m", "tiny", "-p", question, "--temp", "0", "-t", "1", "--show-reasoning"],
+                               capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+        for columns in (80, 40):
+            for environment in ({}, {"NO_COLOR": "1"}):
+                with self.subTest(columns=columns, **environment):
+                    terminal = self.start(columns=columns, **environment)
+                    self.send(question)
+                    lines = terminal.screen().split(question)[1].split("[")[0].splitlines()
+                    self.assertGreater(len(lines), 3)
+                    self.assertLessEqual(max(map(len, lines)), columns)
+                    shown = " ".join(" ".join(lines).split())
+                    for text in (plain.stderr, plain.stdout):
+                        self.assertIn(" ".join(text.split()), shown)
 
     def test_no_color_is_heard(self):
         for options, environment in (([], {"NO_COLOR": "1"}), (["--plain"], {}), ([], {"TERM": "dumb"})):

@@ -1,0 +1,37 @@
+// Text broken into a terminal's lines between words, while it comes.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace moesaic::chat {
+
+// Takes printable text with SGR sequences in it. A word goes out when it has ended, so nothing is taken back,
+// and what goes out does not depend on the pieces. A word that no line holds is left to the terminal to
+// break.
+class WordWrap {
+ public:
+  explicit WordWrap(int columns) : columns_(columns) {}
+
+  void text(std::string_view text);
+  // Code and tables, whose lines stay as they are.
+  void verbatim(std::string_view text);
+  // What can be printed now.
+  std::string take();
+  // The text has ended: also the last word.
+  std::string finish();
+
+ private:
+  void put(std::string_view character);
+  void end_word();
+  void end_line();
+
+  int columns_;
+  std::string out_;
+  std::string spaces_, word_;  // that have not gone out
+  int word_width_ = 0;
+  bool begun_ = false;  // the word is longer than a line, and its beginning has gone out
+  int column_ = 0;      // behind what went out
+};
+
+}  // namespace moesaic::chat

@@ -119,7 +119,8 @@ Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows, in
   ASSIGN_OR_RETURN(const KvFormat kv, kv_format(options.kv_dtype));
   ASSIGN_OR_RETURN(const MoePath path, moe_path(options.moe_path));
   return DeviceChoice{.device = options.device,
-                      .options = {.threads = options.threads,
+                      .options = {.tp = options.tp,
+                                  .threads = options.threads,
                                   .cpu_pin = options.cpu_pin != "off",
                                   .dense = dense,
                                   .moe_path = path,

@@ -23,7 +23,7 @@ struct ModelOptions {
                      kv_dtype = "auto", log = "quiet", moe_path = "auto";
   std::string tuning_folder = cache_folder();
   std::vector<std::string> lora;
-  int threads = 0;
+  int threads = 0, tp = 1;
   bool batch_invariant = false, portable = false, tune = true, early_launch = true;
   double step_limit = BackendOptions().step_limit;
 
@@ -36,7 +36,7 @@ std::vector<std::string> dense_names();
 // --dense, by the names of dense_format().
 CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
                        const std::vector<std::string>& formats = dense_names());
-// --device, --threads, --cpu-pin, --lora, --cpu-prefetch, --dense, --kv-dtype, --batch-invariant and
+// --device, --threads, --tp, --cpu-pin, --lora, --cpu-prefetch, --dense, --kv-dtype, --batch-invariant and
 // --no-tune, of ModelOptions or OpenOptions.
 template <class Options>
 void add_device_options(CLI::App& c, Options& o) {
@@ -46,6 +46,12 @@ void add_device_options(CLI::App& c, Options& o) {
   c.add_option("-t,--threads", o.threads,
                "threads of the cpu device; 0: one per physical core, within affinity and cgroup quota")
       ->check(in_range(0, 1024))
+      ->capture_default_str()
+      ->group(kDeviceOptions);
+  c.add_option("--tp", o.tp,
+               "ranks that compute the model together, each with its part of the weights and of the threads; "
+               "cpu and reference")
+      ->check(in_range(1, kMostRanks))
       ->capture_default_str()
       ->group(kDeviceOptions);
   c.add_option("--cpu-pin", o.cpu_pin,

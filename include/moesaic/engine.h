@@ -84,6 +84,9 @@ struct OpenOptions {
   // model at a time uses it. Without GiB half of what is free there. It holds what the texts say, for this
   // user alone. Empty: none.
   std::string kv_disk = {};
+  // Ranks that compute the model together, 1 to 8: each has a part of the weights and of K and V, and a part
+  // of `threads`. Answers are the same bits. cpu and reference (docs/design/parallel.md).
+  int tp = 1;
   KvWatcher on_kv_event = {};  // sees the prefix cache change
 };
 

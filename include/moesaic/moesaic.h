@@ -125,6 +125,7 @@ typedef struct moesaic_options {
   int32_t no_tuning;   /* 1: cuda: kernels are not measured at the first load on a device: engine.h, tune */
   double kv_host;      /* GiB of host memory for what leaves the KV cache; 0: none */
   const char* kv_disk; /* DIR or DIR:GiB for the same, found again after a restart; "": none: engine.h */
+  int32_t tp;          /* ranks that compute the model together, 1 to 8: engine.h */
 } moesaic_options;
 
 void moesaic_options_init(moesaic_options* options, size_t size); /* size: sizeof(moesaic_options) */

@@ -133,7 +133,8 @@ _CHAT = "the model's own format, harmony, is built in"
 
 LLM_NAMES = Names(
     renamed={"max_model_len": ("context", _tokens), "max_num_seqs": ("max_batch", _tokens), "max_num_batched_tokens": ("max_rows", _tokens),
-             "kv_cache_dtype": ("kv_dtype", _kv_dtype), "enable_prefix_caching": ("prefix_cache", _as_it_is)},
+             "kv_cache_dtype": ("kv_dtype", _kv_dtype), "enable_prefix_caching": ("prefix_cache", _as_it_is),
+             "tensor_parallel_size": ("tp", _as_it_is)},
     ignored="""trust_remote_code enforce_eager disable_log_stats disable_log_requests enable_log_requests log_stats
         disable_custom_all_reduce disable_async_output_proc async_scheduling swap_space max_seq_len_to_capture block_size
         enable_chunked_prefill compilation_config cudagraph_capture_sizes max_cudagraph_capture_size optimization_level
@@ -146,7 +147,7 @@ LLM_NAMES = Names(
         enable_cumem_allocator long_prefill_token_threshold_adaptive safetensors_prefetch_num_threads safetensors_prefetch_block_size
         numa_bind numa_bind_nodes numa_bind_cpus""",
     refused={
-        """tensor_parallel_size pipeline_parallel_size data_parallel_* prefill_context_parallel_size
+        """pipeline_parallel_size data_parallel_* prefill_context_parallel_size
         decode_context_parallel_size dcp_* cp_* enable_expert_parallel enable_elastic_ep elastic_ep_* enable_ep_weight_filter
         expert_placement_strategy distributed_* cpu_distributed_* device_ids nnodes node_rank master_addr master_port enable_eplb
         eplb_config enable_dbo dbo_* dp_* ubatch_size all2all_backend disable_nccl_* enable_nccl_* enable_hc_sp enable_batch_sharded_sampling
@@ -188,7 +189,7 @@ LLM_NAMES = Names(
         "custom_histogram_buckets": _PARTS,
     },
     neutral={
-        """tensor_parallel_size pipeline_parallel_size data_parallel_size data_parallel_size_local nnodes
+        """pipeline_parallel_size data_parallel_size data_parallel_size_local nnodes
         prefill_context_parallel_size decode_context_parallel_size""": (1,),
         "distributed_executor_backend": ("uni",), "gpu_memory_utilization": (0.9,), "dtype": ("auto",), "quantization": ("mxfp4", "gpt_oss_mxfp4"),
         "revision tokenizer_revision code_revision": ("main",), "load_format config_format tokenizer_mode": ("auto", "safetensors", "hf"),

@@ -29,7 +29,8 @@ constexpr moesaic_options kOptions = {.size = sizeof(moesaic_options),
                                       .draft_tokens = 0,
                                       .no_tuning = 0,
                                       .kv_host = 0,
-                                      .kv_disk = ""};
+                                      .kv_disk = "",
+                                      .tp = 1};
 
 Status check_pointers(const moesaic_options& o) {
   RETURN_IF_ERROR(not_null(o.device, "options.device"));
@@ -67,7 +68,8 @@ OpenOptions open_options(const moesaic_options& o) {
                       .speculative = o.speculative,
                       .draft_tokens = o.draft_tokens,
                       .kv_host = o.kv_host,
-                      .kv_disk = o.kv_disk};
+                      .kv_disk = o.kv_disk,
+                      .tp = o.tp};
   if (o.progress != nullptr)
     options.progress = [call = o.progress, user = o.progress_user](int64_t done, int64_t total) {
       return call(user, done, total) != 0;

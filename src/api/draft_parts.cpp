@@ -95,9 +95,10 @@ Result<DraftParts> DraftParts::open(const std::string& speculative, const Checkp
 Result<DraftMemory> DraftParts::plan_head(Backend& backend) const {
   const DraftHead* const head = backend.draft_head();
   if (head == nullptr)
-    return error(StatusCode::kUnsupported,
-                 "--speculative {}: {} cannot run draft heads; use --device cpu, or --speculative ngram",
-                 name_, backend.caps().name);
+    return error(
+        StatusCode::kUnsupported,
+        "--speculative {}: {} cannot run draft heads; use --device cpu and one rank, or --speculative ngram",
+        name_, backend.caps().name);
   return DraftMemory{.weights = bytes_of(head->memory(head_->config, head_->weights, {})),
                      .token_bytes = head->kv_token_bytes(head_->config)};
 }

@@ -37,6 +37,8 @@ Status check(const OpenOptions& o) {
   if (o.max_rows > 0 && o.max_rows < o.max_batch)
     return invalid("options.max_rows: {} is less than options.max_batch, {}", o.max_rows, o.max_batch);
   if (o.kv_tokens < 0) return invalid("options.kv_tokens: {} tokens", o.kv_tokens);
+  if (o.tp < 1 || o.tp > kMostRanks)
+    return invalid("options.tp: {} ranks; expected 1 to {}", o.tp, kMostRanks);
   RETURN_IF_ERROR(named("draft_tokens", validate_draft_tokens(o.draft_tokens)));
   RETURN_IF_ERROR(named("speculative", drafter_choice(o.speculative).status()));
   if (o.cpu_pin != "auto" && o.cpu_pin != "off")
@@ -51,7 +53,8 @@ Result<BackendOptions> backend_options(const OpenOptions& o) {
   RETURN_IF_ERROR(named("dense", dense.status()));
   RETURN_IF_ERROR(named("kv_dtype", kv.status()));
   RETURN_IF_ERROR(named("moe_path", experts.status()));
-  return BackendOptions{.threads = o.threads,
+  return BackendOptions{.tp = o.tp,
+                        .threads = o.threads,
                         .cpu_pin = o.cpu_pin == "auto",
                         .dense = dense.value(),
                         .moe_path = experts.value(),

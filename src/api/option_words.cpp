@@ -34,6 +34,7 @@ constexpr std::array kWords = {
     Words{"--no-tune", "options.tune = false"},
     Words{"--speculative", "options.speculative"},
     Words{"--threads", "options.threads"},
+    Words{"--tp", "options.tp"},
     Words{"--tokenizer", "options.tokenizer"},
 };
 

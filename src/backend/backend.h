@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/exchange.h"
 #include "base/memory.h"
 #include "core/batch.h"
 #include "core/model_config.h"
@@ -53,8 +54,13 @@ using RouterTrace = std::function<void(int layer, int row, std::span<const float
 inline constexpr int kHostPrefillRows = 512;
 
 struct BackendOptions {
-  int device = 0;   // cuda only: the index
-  int threads = 0;  // cpu only; 0: one per core, within affinity and cgroup quota (base/cpu_topology.h)
+  int device = 0;  // cuda only: the index
+  // Ranks that compute the model together, each with its part of the weights (docs/design/parallel.md).
+  // `rank` is for the backend of one of them.
+  int tp = 1;
+  RankPlace rank;
+  int threads =
+      0;  // cpu only, of all ranks; 0: one per core, within affinity and cgroup quota (base/cpu_topology.h)
   // cpu: on a machine with several NUMA nodes each worker stays on the CPUs of one.
   bool cpu_pin = true;
   // cpu: the folder that holds the machine's /sys and /proc, "" but in tests.

@@ -8,7 +8,9 @@
 #include "backend/cuda/cuda_backend.h"
 #endif
 #include "backend/moe_operator.h"
+#include "backend/parallel_backend.h"
 #include "backend/warm_up.h"
+#include "base/cpu_topology.h"
 #include "base/error.h"
 
 namespace moesaic {
@@ -44,6 +46,35 @@ constexpr Entry kBackends[] = {
     {"reference", never_absent, create_reference_backend, reference_devices},
 };
 
+// Each rank of a host gets its part of the threads.
+int threads_of_rank(const BackendOptions& options) {
+  const int all =
+      options.threads > 0
+          ? options.threads
+          : plan_threads(read_cpu_topology(options.system_root, current_affinity()), 0, options.cpu_pin)
+                .threads;
+  return std::max(1, all / options.tp);
+}
+
+Result<std::unique_ptr<Backend>> create_ranks(const Entry& entry, const BackendOptions& options) {
+  if (options.tp < 1 || options.tp > kMostRanks)
+    return invalid("--tp {}: 1 to {} ranks", options.tp, kMostRanks);
+  if (entry.name == std::string_view("cuda"))
+    return error(StatusCode::kUnsupported, "--tp {}: cuda runs one rank; use --device cpu, or --tp 1",
+                 options.tp);
+  const auto exchange = std::make_shared<Exchange>(options.tp, kRankLimit);
+  BackendOptions own = options;
+  own.tp = 1, own.threads = threads_of_rank(options);
+  own.tuning_folder = {};  // what is measured beside other ranks holds for nobody else
+  std::vector<std::unique_ptr<Backend>> ranks;
+  for (int rank = 0; rank < options.tp; ++rank) {
+    own.rank = {.share = {.rank = rank, .ranks = options.tp}, .exchange = exchange};
+    if (rank > 0) own.router_trace = nullptr;
+    ASSIGN_OR_RETURN(ranks.emplace_back(), entry.create(own));
+  }
+  return make_parallel_backend(std::move(ranks), exchange);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const BackendOptions& options) {
@@ -60,7 +91,7 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
     if (kind != entry.name && (kind != "auto" || !entry.absent().empty())) continue;
     if (chosen.max_rows == 0)
       chosen.max_rows = std::max(entry.prefill_rows(chosen.device), chosen.least_rows);
-    return entry.create(chosen);
+    return chosen.tp == 1 ? entry.create(chosen) : create_ranks(entry, chosen);
   }
   return invalid("unknown device '{}': use auto, cpu, cuda, cuda:N or reference", device);
 }

@@ -41,10 +41,12 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   DraftHead* draft_head() override { return &draft_head_; }
   double read_bandwidth() override;
   // int8 K, int16 V and a float scale of each: kv_cache.h.
-  double kv_token_bytes(const ModelConfig& c) const override { return c.kv_heads * (3.0 * c.head_dim + 8); }
-  std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
+  double kv_token_bytes(const ModelConfig& c) const override {
+    return static_cast<double>(options_.rank.share.kv_heads(c.kv_heads).count) * (3.0 * c.head_dim + 8);
+  }
+  std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& whole,
                                  const KvLayout& layout) override;
-  Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
+  Status load(const ModelConfig& config, const ModelWeights& whole, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
   std::string kv_page_format() const override;
   size_t kv_page_bytes() const override;
@@ -100,7 +102,7 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   std::vector<float> final_norm_;
   PackedMatrix head_;
   ChosenTuning chosen_;
-  LayerOps ops_{kernels_, pool_, chosen_, options_.moe_path};
+  LayerOps ops_{kernels_, pool_, chosen_, options_.moe_path, options_.rank};
   std::vector<ReadPattern> read_patterns_;  // the best, once there was a search
   KvLayout kv_layout_;
 
@@ -108,6 +110,7 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   Batch batch_;
   std::vector<LayerRow> full_rows_, window_rows_;
   std::vector<float> x_, normed_;  // [rows, hidden]: the residual stream
+  std::vector<float> logits_;      // [logit rows, rows of head_], of a rank that does not give them
   Status fault_;
   std::array<OpProfile, kOps> profile_;
   CpuDraftHead draft_head_{{kernels_, pool_, options_, config_, embed_.view, head_, chosen_, kv_layout_,

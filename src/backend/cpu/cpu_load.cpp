@@ -11,8 +11,9 @@
 namespace moesaic::cpu {
 
 // Packed weights take what they take in the file, but for those that --dense converts.
-std::vector<MemoryPart> CpuBackend::memory(const ModelConfig& config, const ModelWeights& weights,
+std::vector<MemoryPart> CpuBackend::memory(const ModelConfig& config, const ModelWeights& whole,
                                            const KvLayout& layout) {
+  const ModelWeights weights = cut(whole, config, options_.rank.share);
   const StoredBytes stored = stored_bytes(weights);
   const auto share = [&](Format from) {
     return bits_per_element(made_of(from, options_.dense)) / bits_per_element(from);
@@ -28,9 +29,10 @@ std::vector<MemoryPart> CpuBackend::memory(const ModelConfig& config, const Mode
   return parts;
 }
 
-Status CpuBackend::load(const ModelConfig& config, const ModelWeights& weights,
-                        const LoadProgress& progress) {
-  RETURN_IF_ERROR(validate(weights, config));
+Status CpuBackend::load(const ModelConfig& config, const ModelWeights& whole, const LoadProgress& progress) {
+  RETURN_IF_ERROR(validate(whole, config));
+  const RankShare& share = options_.rank.share;
+  const ModelWeights weights = cut(whole, config, share);
   if (config.head_dim % 16 != 0)
     return error(StatusCode::kUnsupported, "cpu: head_dim {} is not a multiple of 16; use --device reference",
                  config.head_dim);
@@ -54,7 +56,7 @@ Status CpuBackend::load(const ModelConfig& config, const ModelWeights& weights,
   for (int i = 0; i < config.layers; ++i) {
     read_ahead.packing(i);
     ASSIGN_OR_RETURN(const ReadableLayer layer, layer_of(weights, i));
-    RETURN_IF_ERROR(loader.load(layer_shape(config, i), layer.weights, adapter_of(weights, i),
+    RETURN_IF_ERROR(loader.load(cut(layer_shape(config, i), share), layer.weights, adapter_of(weights, i),
                                 fmt::format("layer {}", i), layers_[i]));
     release(i);
     RETURN_IF_ERROR(report(progress, i + 2, config.layers + 1));
@@ -73,7 +75,7 @@ Status CpuBackend::alloc_kv(const KvLayout& layout) {
   for (int i = 0; i < config_.layers; ++i) {
     const int pages = config_.sliding[i] ? layout.window_pages : layout.full_pages;
     layers_[i].kv = {};
-    ASSIGN_OR_RETURN(layers_[i].kv, KvCache::allocate(pages, config_.kv_heads, config_.head_dim));
+    ASSIGN_OR_RETURN(layers_[i].kv, KvCache::allocate(pages, layers_[i].shape.kv_heads, config_.head_dim));
   }
   return draft_head_.loaded() ? draft_head_.alloc_kv() : Status();
 }

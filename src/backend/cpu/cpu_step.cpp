@@ -105,8 +105,15 @@ void CpuBackend::unembed(std::span<float> logits) {
   }
   if (!finite) return fail(config_.layers, "unembed");
   if (rows == 0) return;
-  ops_.linear(head_, normed_.data(), rows,
-              {.out = logits.data(), .stride = config_.vocab, .width = config_.vocab});
+  const RankPlace& rank = options_.rank;
+  const Range mine = rank.share.rows(config_.vocab);
+  const bool gives = rank.share.rank == 0;
+  if (!gives) logits_.resize(rows * mine.count);
+  float* const made = gives ? logits.data() : logits_.data();
+  const int64_t stride = gives ? config_.vocab : mine.count;
+  ops_.linear(head_, normed_.data(), rows, {.out = made, .stride = stride, .width = mine.count});
+  if (!rank.alone())
+    rank.exchange->gather(rank.share.rank, {made, stride, rows, mine}, gives ? made : nullptr, config_.vocab);
 }
 
 }  // namespace moesaic::cpu

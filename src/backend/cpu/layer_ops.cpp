@@ -102,7 +102,8 @@ void LayerOps::qkv(Layer& layer, std::span<const LayerRow> rows, const float* no
   pool_.for_each(count, [&](int64_t row, int) { rotate_and_append(layer, rows[row], row); });
 }
 
-void LayerOps::attend_row(const Layer& layer, const LayerRow& row, int64_t index, int kv_head) {
+// out: of the rank's first head.
+void LayerOps::attend_row(const Layer& layer, const LayerRow& row, int kv_head, float* out) {
   const LayerShape& s = layer.shape;
   const int group = s.heads / s.kv_heads, head_dim = s.head_dim;
   const int64_t kv_offset = static_cast<int64_t>(kv_head) * kPageTokens;
@@ -123,25 +124,36 @@ void LayerOps::attend_row(const Layer& layer, const LayerRow& row, int64_t index
                      .scale_page_stride = layer.kv.scale_page_stride(),
                      .first = row.first(s.window),
                      .last = row.position,
-                     .out = attended_.data() + (index * s.heads + head) * head_dim});
+                     .out = out + head * head_dim});
   }
 }
 
 void LayerOps::attend(const Layer& layer, std::span<const LayerRow> rows) {
   const int64_t count = std::ssize(rows);
-  attended_.resize(count * layer.shape.q_size());
+  const int64_t width = layer.o.cols,
+                group = int64_t{layer.shape.heads / layer.shape.kv_heads} * layer.shape.head_dim;
+  const Range heads = rank_.share.kv_heads(width / group);
+  attended_.resize(count * width);
   // Rows of one KV head follow each other, so that its pages stay in cache; the longest contexts come first.
   pool_.for_each(count * layer.shape.kv_heads, [&](int64_t item, int) {
     const int64_t row = count - 1 - item % count;
-    attend_row(layer, rows[row], row, static_cast<int>(item / count));
+    attend_row(layer, rows[row], static_cast<int>(item / count),
+               attended_.data() + row * width + heads.first * group);
   });
+  rank_.gather(attended_.data(), count, width, {heads.first * group, heads.count * group});
 }
 
 void LayerOps::project(const Layer& layer, int rows, float* x) {
   const int hidden = layer.shape.hidden;
+  const Range mine = rank_.share.rows(hidden);
   linear(layer.o, attended_.data(), rows,
-         {.out = x, .stride = hidden, .width = hidden, .bias = bias_of(layer.o_bias), .add = true});
+         {.out = x + mine.first,
+          .stride = hidden,
+          .width = mine.count,
+          .bias = bias_of(layer.o_bias),
+          .add = true});
   add_low_rank(layer.o_adapter, attended_.data(), layer.shape.q_size(), rows, x, hidden);
+  rank_.gather(x, rows, hidden, mine);
 }
 
 void LayerOps::route(const Layer& layer, int rows, const float* normed, const RouterSeen& seen) {
@@ -181,7 +193,9 @@ void LayerOps::gate_up_gemm(const Layer& layer) {
   constexpr double kMostLimit = 1e30;  // the kernels multiply with it
   const auto alpha = static_cast<float>(s.swiglu_alpha),
              limit = static_cast<float>(std::min(s.swiglu_limit, kMostLimit));
-  hidden_.resize(work_.rows.size() * s.intermediate);
+  const int64_t width = layer.down.cols;
+  const Range mine = rank_.share.rows(width);
+  hidden_.resize(work_.rows.size() * width);
   const auto body = [&](int64_t section, int64_t pair, int thread) {
     const int expert = work_.active[section];
     const int64_t bias = expert * padded(s.intermediate) + pair * kPanel;
@@ -190,19 +204,20 @@ void LayerOps::gate_up_gemm(const Layer& layer) {
       const float* tile = run_pair(kernels_, layer.gate_up, expert * pairs + pair,
                                    rows_from(act_.view(), first), n, workspaces_[thread], tuning);
       add_to_tile(layer.gate_up_adapter, expert * pairs + pair, first, n, thread);
-      float* out = hidden_.data() + static_cast<int64_t>(first) * s.intermediate + pair * kPanel;
+      float* out = hidden_.data() + first * width + mine.first + pair * kPanel;
       kernels_.swiglu_tile(tile, layer.gate_bias.data() + bias, layer.up_bias.data() + bias, n, alpha, limit,
-                           out, s.intermediate);
+                           out, width);
     }
   };
   for_each_pair(pool_, std::ssize(work_.active), pairs, runs(), body);
+  rank_.gather(hidden_.data(), std::ssize(work_.rows), width, mine);
 }
 
 void LayerOps::down_gemm(const Layer& layer) {
-  const int64_t hidden = layer.shape.hidden,
-                pairs = hidden / (kPair * kPanel);  // whole: hidden is a multiple of 32
+  const int64_t hidden = rank_.share.rows(layer.shape.hidden).count,
+                pairs = hidden / (kPair * kPanel);  // whole: a multiple of 32
   const int slots = static_cast<int>(std::ssize(work_.rows));
-  convert(expert_act_, layer.down, Operand::kSwiglu, hidden_.data(), layer.shape.intermediate, slots);
+  convert(expert_act_, layer.down, Operand::kSwiglu, hidden_.data(), layer.down.cols, slots);
   expert_out_.resize(slots * hidden);
   const auto body = [&](int64_t section, int64_t pair, int thread) {
     const int expert = work_.active[section];
@@ -223,15 +238,17 @@ void LayerOps::down_gemm(const Layer& layer) {
 void LayerOps::combine(const Layer& layer, int rows, float* x) {
   const int top_k = layer.shape.experts_per_token;
   const int64_t hidden = layer.shape.hidden;
+  const Range mine = rank_.share.rows(hidden);
   pool_.for_each(rows, [&](int64_t row, int) {
     std::array<const float*, 64> y, bias;
     for (int k = 0; k < top_k; ++k) {
-      y[k] = expert_out_.data() + work_.permuted_rows[row * top_k + k] * hidden;
-      bias[k] = layer.down_bias.data() + expert_ids_[row * top_k + k] * padded(hidden);
+      y[k] = expert_out_.data() + work_.permuted_rows[row * top_k + k] * mine.count;
+      bias[k] = layer.down_bias.data() + expert_ids_[row * top_k + k] * padded(mine.count);
     }
-    kernels_.combine(y.data(), bias.data(), expert_weights_.data() + row * top_k, top_k, hidden,
-                     x + row * hidden);
+    kernels_.combine(y.data(), bias.data(), expert_weights_.data() + row * top_k, top_k, mine.count,
+                     x + row * hidden + mine.first);
   });
+  rank_.gather(x, rows, hidden, mine);
 }
 
 void LayerOps::mlp(const Layer& layer, int rows, const float* normed, float* x, const RouterSeen& seen) {

@@ -46,9 +46,11 @@ class LayerOps {
  public:
   using RouterSeen = std::function<void(int row, std::span<const float> logits)>;
 
-  // moe_path: by whose rule activations are rounded (backend/rounding.h).
-  LayerOps(const Kernels& kernels, ThreadPool& pool, const ChosenTuning& chosen, MoePath moe_path)
-      : kernels_(kernels), pool_(pool), chosen_(chosen), moe_path_(moe_path) {}
+  // moe_path: by whose rule activations are rounded (backend/rounding.h). rank: a layer's shape and weights
+  // are those of this one.
+  LayerOps(const Kernels& kernels, ThreadPool& pool, const ChosenTuning& chosen, MoePath moe_path,
+           RankPlace rank = {})
+      : kernels_(kernels), pool_(pool), chosen_(chosen), moe_path_(moe_path), rank_(std::move(rank)) {}
 
   // Working memory for products of at most so many columns.
   Status make_room(int64_t columns, bool adapters);
@@ -71,7 +73,7 @@ class LayerOps {
 
  private:
   void rotate_and_append(Layer& layer, const LayerRow& row, int64_t index);
-  void attend_row(const Layer& layer, const LayerRow& row, int64_t index, int kv_head);
+  void attend_row(const Layer& layer, const LayerRow& row, int kv_head, float* out);
   void route(const Layer& layer, int rows, const float* normed, const RouterSeen& seen);
   void take_all(int rows);
   RunTuning runs() const;
@@ -91,18 +93,19 @@ class LayerOps {
   ThreadPool& pool_;
   const ChosenTuning& chosen_;
   MoePath moe_path_;
+  RankPlace rank_;
   std::vector<Workspace> workspaces_;
   std::vector<Workspace> adapter_workspaces_;  // for a second tile beside a product's own
 
   std::vector<float> cosine_, sine_;                   // [rows, head_dim / 2]
-  std::vector<float> qkv_, attended_;                  // [rows, padded q, k, v], [rows, heads * head_dim]
+  std::vector<float> qkv_, attended_;                  // [rows, padded q, k, v], [rows, layer.o.cols]
   std::vector<int8_t> q_;                              // [rows, heads * head_dim]
   std::vector<int32_t> q_bias_;                        // [rows, heads]
   std::vector<float> q_scale_;                         // [rows, heads]
   std::vector<float> router_logits_, expert_weights_;  // [rows, padded experts], [rows, top_k]
   std::vector<int32_t> expert_ids_;                    // [rows, top_k]
   WorkList work_;
-  std::vector<float> hidden_, expert_out_;  // [permuted rows, intermediate], [.., hidden]
+  std::vector<float> hidden_, expert_out_;  // [permuted rows, layer.down.cols], [.., rows of down]
   std::vector<float> lowered_;              // [rows, rank] of an adapter, or of its permuted rows
   ActRows act_, expert_act_, low_act_;
 };

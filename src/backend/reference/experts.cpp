@@ -10,7 +10,7 @@
 namespace moesaic::reference {
 namespace {
 
-std::vector<float> gather(std::span<const float> x, size_t cols, std::span<const int32_t> rows) {
+std::vector<float> rows_of(std::span<const float> x, size_t cols, std::span<const int32_t> rows) {
   std::vector<float> out;
   for (const int32_t row : rows) {
     const auto source = x.subspan(static_cast<size_t>(row) * cols, cols);
@@ -30,10 +30,13 @@ void add_gate_up(const LowRank& low, std::span<const float> x, std::span<float> 
 
 // One expert, or a dense MLP, over its rows x: [rows, hidden] -> [rows, hidden]. Experts keep their format.
 std::vector<float> run_expert(const LayerShape& shape, const LayerWeights& w, const LayerAdapter& adapter,
-                              int32_t expert, std::span<const float> x, Precision precision) {
+                              int32_t expert, std::span<const float> x, Precision precision,
+                              const RankPlace& rank) {
   if (shape.experts > 0) precision.dense = {};
   const size_t rows = x.size() / static_cast<size_t>(shape.hidden);
-  std::vector<float> gate(rows * static_cast<size_t>(shape.intermediate)), up(gate.size()), out(x.size());
+  const int64_t intermediate = w.down.first.cols, hidden = shape.hidden;  // of all ranks
+  std::vector<float> gate(rows * static_cast<size_t>(shape.intermediate)), up(gate.size()),
+      out(rows * static_cast<size_t>(w.down.first.rows));
   const auto product = [&](const ExpertsView& m, const MatrixView& bias, std::span<const float> from,
                            std::vector<float>& to, Operand operand) {
     dense_linear(m.at(expert), read_vector(bias, expert), from, to, precision, operand);
@@ -43,9 +46,10 @@ std::vector<float> run_expert(const LayerShape& shape, const LayerWeights& w, co
   if (!adapter.gate_up.empty()) add_gate_up(adapter.gate_up.at(expert), x, gate, up);
   for (size_t i = 0; i < gate.size(); ++i)
     gate[i] = swiglu(gate[i], up[i], shape.swiglu_alpha, shape.swiglu_limit, shape.swiglu_offset);
+  gate = gather(rank, std::move(gate), rank.share.rows(intermediate), intermediate);
   product(w.down, w.down_bias, gate, out, Operand::kSwiglu);
   if (!adapter.down.empty()) add_low_rank(adapter.down.at(expert), 0, gate, out);
-  return out;
+  return gather(rank, std::move(out), rank.share.rows(hidden), hidden);
 }
 
 struct Routing {
@@ -79,9 +83,9 @@ float swiglu(float gate, float up, double alpha, double limit, double offset) {
 
 void add_mlp(const LayerShape& shape, const LayerWeights& w, const LayerAdapter& adapter,
              std::span<const float> x, std::span<float> out, const Precision& precision,
-             const RouterSeen& seen) {
+             const RouterSeen& seen, const RankPlace& rank) {
   if (shape.experts == 0) {
-    const std::vector<float> y = run_expert(shape, w, adapter, 0, x, precision);
+    const std::vector<float> y = run_expert(shape, w, adapter, 0, x, precision, rank);
     for (size_t i = 0; i < out.size(); ++i) out[i] += y[i];
     return;
   }
@@ -94,7 +98,8 @@ void add_mlp(const LayerShape& shape, const LayerWeights& w, const LayerAdapter&
     const auto first = static_cast<size_t>(work.offsets[static_cast<size_t>(expert)]);
     const auto last = static_cast<size_t>(work.offsets[static_cast<size_t>(expert) + 1]);
     const auto rows = std::span<const int32_t>(work.rows).subspan(first, last - first);
-    const std::vector<float> y = run_expert(shape, w, adapter, expert, gather(x, hidden, rows), precision);
+    const std::vector<float> y =
+        run_expert(shape, w, adapter, expert, rows_of(x, hidden, rows), precision, rank);
     outputs.insert(outputs.end(), y.begin(), y.end());
   }
   const auto top_k = static_cast<size_t>(shape.experts_per_token);

@@ -60,13 +60,17 @@ std::vector<float> attend(const Layer& layer, std::span<const LayerRow> rows, st
     attend_row({s.heads, s.kv_heads, s.head_dim, rows[i].first(s.window), rows[i].position},
                q.subspan(static_cast<size_t>(rows[i].query) * q_size, q_size), sinks, layer.cache,
                rows[i].pages, std::span(out).subspan(i * q_size, q_size));
-  return out;
+  const int64_t group = int64_t{s.heads / s.kv_heads} * s.head_dim, width = layer.weights.o.cols;
+  const Range heads = layer.rank.share.kv_heads(width / group);
+  return gather(layer.rank, std::move(out), {heads.first * group, heads.count * group}, width);
 }
 
 void project(const Layer& layer, std::span<const float> attended, std::span<float> out,
              const Precision& precision) {
   std::vector<float> y = product(layer.weights.o, layer.weights.o_bias, attended, precision);
   if (const LowRank& low = layer.adapter.o; !low.empty()) add_low_rank(low, 0, attended, y);
+  const int64_t hidden = layer.shape.hidden;
+  y = gather(layer.rank, std::move(y), layer.rank.share.rows(hidden), hidden);
   for (size_t i = 0; i < y.size(); ++i) out[i] += y[i];
 }
 

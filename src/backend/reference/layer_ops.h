@@ -17,6 +17,7 @@ struct Layer {
   LayerAdapter adapter;
   RopeTable rope;
   LayerCache cache;
+  RankPlace rank = {};  // its shape and weights are this rank's
 };
 
 // A cache of zeros for `pages` pages.
@@ -31,7 +32,7 @@ struct Qkv {
 };
 // x: normed activations. K and V of every row are put into the cache as well.
 Qkv qkv(Layer& layer, std::span<const LayerRow> rows, std::span<const float> x, const Precision& precision);
-// [rows, q_size]
+// [rows, heads * head_dim of all ranks]
 std::vector<float> attend(const Layer& layer, std::span<const LayerRow> rows, std::span<const float> q);
 // out += the output projection of what attend() gives.
 void project(const Layer& layer, std::span<const float> attended, std::span<float> out,

@@ -79,6 +79,14 @@ void add_low_rank(const LowRank& low, int64_t first_row, std::span<const float> 
   for (size_t i = 0; i < y.size(); ++i) y[i] += more[i];
 }
 
+std::vector<float> gather(const RankPlace& rank, std::vector<float> part, Range mine, int64_t width) {
+  if (rank.alone()) return part;
+  const int64_t rows = std::ssize(part) / mine.count;
+  std::vector<float> whole(static_cast<size_t>(rows * width));
+  rank.exchange->gather(rank.share.rank, {part.data(), mine.count, rows, mine}, whole.data(), width);
+  return whole;
+}
+
 bool all_finite(std::span<const float> x) {
   return std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); });
 }

@@ -19,12 +19,15 @@ class ReferenceBackend final : public Backend {
   explicit ReferenceBackend(const BackendOptions& options)
       : max_rows_(options.max_rows),
         precision_{options.dense, options.moe_path, options.kv},
-        router_trace_(options.router_trace) {}
+        router_trace_(options.router_trace),
+        rank_(options.rank) {}
 
   BackendCaps caps() const override {
     return {.name = "reference", .threads = 1, .max_rows = max_rows_, .rounding = precision_.moe_path};
   }
-  double kv_token_bytes(const ModelConfig& c) const override { return 2.0 * sizeof(float) * c.kv_size(); }
+  double kv_token_bytes(const ModelConfig& c) const override {
+    return 2.0 * sizeof(float) * static_cast<double>(rank_.share.kv_heads(c.kv_heads).count * c.head_dim);
+  }
   std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
                                  const KvLayout& layout) override;
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
@@ -58,6 +61,7 @@ class ReferenceBackend final : public Backend {
   int max_rows_;
   reference::Precision precision_;
   RouterTrace router_trace_;
+  RankPlace rank_;
   ModelConfig config_;
   ModelWeights weights_;
   std::vector<std::shared_ptr<const void>> converted_;  // storage of experts that no kernel takes as stored
@@ -84,21 +88,22 @@ Status ReferenceBackend::load(const ModelConfig& config, const ModelWeights& wei
                               const LoadProgress& progress) {
   RETURN_IF_ERROR(validate(weights, config));
   config_ = config;
-  weights_ = weights;  // the views stay in use: the copy keeps their storage alive
-  weights_.convert_experts = nullptr;
+  weights_ = cut(weights, config, rank_.share);  // the views stay in use: the copy keeps their storage alive
   converted_.clear();
-  for (int i = 0; i < config.layers && weights.convert_experts; ++i) {
-    ASSIGN_OR_RETURN(ReadableLayer layer, layer_of(weights, i));
+  for (int i = 0; i < config.layers && weights_.convert_experts; ++i) {
+    ASSIGN_OR_RETURN(ReadableLayer layer, layer_of(weights_, i));
     weights_.layers[static_cast<size_t>(i)] = layer.weights;
     converted_.push_back(std::move(layer.storage));
   }
+  weights_.convert_experts = nullptr;
   RETURN_IF_ERROR(check_finite(weights_));
   layers_.clear();
   for (int i = 0; i < config.layers; ++i)
-    layers_.push_back({.shape = layer_shape(config, i),
+    layers_.push_back({.shape = cut(layer_shape(config, i), rank_.share),
                        .weights = weights_.layers[static_cast<size_t>(i)],
                        .adapter = adapter_of(weights_, i),
-                       .rope = make_rope_table(config.rope, config.head_dim)});
+                       .rope = make_rope_table(config.rope, config.head_dim),
+                       .rank = rank_});
   draft_head_.unload();
   return report(progress, config.layers + 1, config.layers + 1);
 }
@@ -153,6 +158,7 @@ void ReferenceBackend::check(std::span<const float> x, int layer, const char* op
   if (!fault_.ok() || reference::all_finite(x)) return;
   fault_ = layer < 0 ? error(StatusCode::kInternal, "{}: non-finite activation", op)
                      : error(StatusCode::kInternal, "layer {} {}: non-finite activation", layer, op);
+  if (!rank_.alone()) rank_.exchange->fail(fault_);  // the others would wait: they may not have seen it
 }
 
 void ReferenceBackend::embed() {
@@ -193,22 +199,26 @@ void ReferenceBackend::moe(int index) {
   const auto seen = [&](int row, std::span<const float> logits) { router_trace_(index, row, logits); };
   reference::add_mlp(layer.shape, layer.weights, layer.adapter,
                      reference::normed(x_, norm, layer.shape.rms_eps), x_, precision_,
-                     router_trace_ ? reference::RouterSeen(seen) : nullptr);
+                     router_trace_ ? reference::RouterSeen(seen) : nullptr, rank_);
   check(x_, index, "moe");
   draft_head_.tap(index + 1, x_);
 }
 
 void ReferenceBackend::unembed(std::span<float> logits) {
   if (!fault_.ok()) return;
-  MOESAIC_CHECK(logits.size() == batch_.logit_rows.size() * static_cast<size_t>(config_.vocab));
   const auto hidden = static_cast<std::ptrdiff_t>(config_.hidden);
   std::vector<float> wanted;
   for (const int32_t row : batch_.logit_rows)
     wanted.insert(wanted.end(), x_.begin() + row * hidden, x_.begin() + (row + 1) * hidden);
   const std::vector<float> norm = reference::read_vector(weights_.final_norm);
-  reference::dense_linear(weights_.head, {}, reference::normed(wanted, norm, config_.rms_eps), logits,
+  std::vector<float> made(batch_.logit_rows.size() * static_cast<size_t>(weights_.head.rows));
+  reference::dense_linear(weights_.head, {}, reference::normed(wanted, norm, config_.rms_eps), made,
                           precision_);
-  check(logits, -1, "unembed");
+  check(made, -1, "unembed");
+  made = reference::gather(rank_, std::move(made), rank_.share.rows(config_.vocab), config_.vocab);
+  if (rank_.share.rank > 0) return;
+  MOESAIC_CHECK(logits.size() == made.size());
+  std::ranges::copy(made, logits.begin());
 }
 
 }  // namespace

@@ -1,0 +1,89 @@
+// The exchange between ranks whose memory is one process's: each makes some columns of a matrix of
+// activations, and all get the whole (docs/design/parallel.md).
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/rank_share.h"
+#include "moesaic/status.h"
+
+namespace moesaic {
+
+// As condition.wait_for(), but the time during which the whole process is stopped or the machine sleeps
+// hardly counts: one of the short waits ends, not all.
+template <typename Over>
+bool wait_patiently(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, double seconds,
+                    const Over& over) {
+  constexpr int kWaits = 20;
+  for (int i = 0; i < kWaits; ++i)
+    if (condition.wait_for(lock, std::chrono::duration<double>(seconds / kWaits), over)) return true;
+  return false;
+}
+
+// A part of a matrix of floats [rows, columns.count] that one rank has made.
+struct RankPart {
+  const float* data = nullptr;
+  int64_t stride = 0;  // floats from one row to the next
+  int64_t rows = 0;
+  Range columns;  // of the whole matrix
+};
+
+// One for all ranks. A rank that waits longer than `limit` seconds for another fails the exchange; once it
+// has failed, for whatever reason, nobody waits any more and what gather() leaves behind is of no use.
+class Exchange {
+ public:
+  Exchange(int ranks, double limit) : limit_(limit), ranks_(static_cast<size_t>(ranks)) {}
+
+  // Called by every rank, in the same order with the same number of rows. whole: [rows, width]; null: this
+  // rank takes nothing. `part` may lie in `whole`, at its own columns.
+  void gather(int rank, const RankPart& part, float* whole, int64_t width);
+  // The first failure counts.
+  void fail(const Status& status);
+  Status failure();
+  // While no rank is in gather(): as if nothing had been exchanged.
+  void reset();
+
+ private:
+  struct Part {
+    std::vector<float> data;
+    Range columns;
+  };
+  struct Rank {
+    // By turns, so that one meeting is enough: a rank writes a buffer again only after it has met the others
+    // once more, and they came there after they had read it.
+    std::array<Part, 2> parts;
+    uint64_t turn = 0;
+  };
+  bool meet(int64_t rows);
+
+  const double limit_;
+  std::vector<Rank> ranks_;
+  std::mutex mutex_;
+  std::condition_variable met_;
+  size_t arrived_ = 0;
+  int64_t rows_ = 0;  // of those that have arrived
+  uint64_t meetings_ = 0;
+  Status failure_;
+};
+
+// A backend's place among the ranks. By default it is alone.
+struct RankPlace {
+  RankShare share;
+  std::shared_ptr<Exchange> exchange;  // null: one rank
+
+  bool alone() const { return exchange == nullptr; }
+  // Fills the other ranks' columns of x: [rows, width].
+  void gather(float* x, int64_t rows, int64_t width, Range mine) const {
+    if (!alone())
+      exchange->gather(share.rank, {.data = x + mine.first, .stride = width, .rows = rows, .columns = mine},
+                       x, width);
+  }
+};
+
+}  // namespace moesaic

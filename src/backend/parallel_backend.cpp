@@ -1,0 +1,339 @@
+#include "backend/parallel_backend.h"
+
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+
+namespace moesaic {
+namespace {
+
+enum class Op { kEmbed, kQkv, kAttend, kProject, kMoe, kUnembed };
+struct Call {
+  Op op;
+  int layer = 0;
+};
+
+// Kept by the ranks that work on it, since one that hangs may come back later.
+struct Step {
+  Batch batch;
+  std::vector<Call> calls;
+  std::vector<float> logits;  // rank 0 fills them
+};
+
+void perform(Backend& rank, const Call& call, std::span<float> logits) {
+  switch (call.op) {
+    case Op::kEmbed:
+      return rank.embed();
+    case Op::kQkv:
+      return rank.qkv(call.layer);
+    case Op::kAttend:
+      return rank.attend(call.layer);
+    case Op::kProject:
+      return rank.project(call.layer);
+    case Op::kMoe:
+      return rank.moe(call.layer);
+    case Op::kUnembed:
+      return rank.unembed(logits);
+  }
+}
+
+Status run_step(Backend& rank, const Step& step, std::span<float> logits) {
+  RETURN_IF_ERROR(rank.begin_step(step.batch));
+  do {
+    for (const Call& call : step.calls) perform(rank, call, logits);
+  } while (rank.ops_again());
+  return rank.end_step();
+}
+
+using Job = std::function<Status(int rank, Backend& backend)>;
+
+// The threads and the driver share it.
+struct Ranks {
+  std::vector<std::unique_ptr<Backend>> backends;
+  std::shared_ptr<Exchange> exchange;
+  std::mutex mutex;
+  std::condition_variable posted, changed;
+  std::shared_ptr<const Job> job;
+  uint64_t jobs = 0;
+  size_t running = 0;
+  bool over = false;
+};
+
+Status run_job(const Job& job, int rank, Backend& backend) {
+  try {
+    return job(rank, backend);
+  } catch (const std::bad_alloc&) {
+    return error(StatusCode::kOutOfMemory, "rank {}: out of memory", rank);
+  } catch (const std::exception& e) {
+    return error(StatusCode::kInternal, "rank {}: {}", rank, e.what());
+  }
+}
+
+void work(const std::shared_ptr<Ranks>& ranks, int rank) {
+  uint64_t seen = 0;
+  std::unique_lock lock(ranks->mutex);
+  while (true) {
+    ranks->posted.wait(lock, [&] { return ranks->over || ranks->jobs != seen; });
+    if (ranks->over) return;
+    seen = ranks->jobs;
+    std::shared_ptr<const Job> job = ranks->job;
+    lock.unlock();
+    const Status status = run_job(*job, rank, *ranks->backends[static_cast<size_t>(rank)]);
+    job.reset();
+    if (!status.ok()) ranks->exchange->fail(status);
+    lock.lock();
+    --ranks->running;
+    ranks->changed.notify_all();
+  }
+}
+
+// Each layer's experts are converted once, for the ranks one after the other.
+class SharedConversion {
+ public:
+  using Convert = std::function<Result<ConvertedExperts>(int layer)>;
+  SharedConversion(Convert convert, size_t ranks) : convert_(std::move(convert)), ranks_(ranks) {}
+
+  Result<ConvertedExperts> operator()(int layer) {
+    const std::scoped_lock lock(mutex_);
+    auto at = made_.find(layer);
+    if (at == made_.end()) {
+      ASSIGN_OR_RETURN(ConvertedExperts experts, convert_(layer));
+      at = made_.emplace(layer, Made{std::move(experts), ranks_}).first;
+    }
+    ConvertedExperts experts = at->second.experts;
+    if (--at->second.left == 0) made_.erase(at);
+    return experts;
+  }
+
+ private:
+  struct Made {
+    ConvertedExperts experts;
+    size_t left;
+  };
+  const Convert convert_;
+  const size_t ranks_;
+  std::mutex mutex_;
+  std::map<int, Made> made_;
+};
+
+class ParallelBackend final : public Backend {
+ public:
+  ParallelBackend(std::vector<std::unique_ptr<Backend>> backends, std::shared_ptr<Exchange> exchange,
+                  double limit)
+      : limit_(limit) {
+    ranks_->backends = std::move(backends), ranks_->exchange = std::move(exchange);
+    for (size_t rank = 0; rank < count(); ++rank) threads_.emplace_back(work, ranks_, static_cast<int>(rank));
+  }
+  ~ParallelBackend() override;
+
+  BackendCaps caps() const override;
+  DeviceInfo device() const override { return first().device(); }
+  std::vector<std::string> describe() const override { return first().describe(); }
+  double kv_token_bytes(const ModelConfig& config) const override;
+  std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
+                                 const KvLayout& layout) override;
+  double available_memory() const override { return first().available_memory(); }
+  Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
+  Status alloc_kv(const KvLayout& layout) override;
+  std::string kv_page_format() const override;
+  size_t kv_page_bytes() const override;
+  Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override;
+  Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override;
+  Status begin_step(const Batch& batch) override;
+  void embed() override { step_->calls.push_back({Op::kEmbed}); }
+  void qkv(int layer) override { step_->calls.push_back({Op::kQkv, layer}); }
+  void attend(int layer) override { step_->calls.push_back({Op::kAttend, layer}); }
+  void project(int layer) override { step_->calls.push_back({Op::kProject, layer}); }
+  void moe(int layer) override { step_->calls.push_back({Op::kMoe, layer}); }
+  void unembed(std::span<float> logits) override;
+  Status end_step() override;
+  Profiler* profiler() override { return first().profiler(); }
+
+ private:
+  size_t count() const { return ranks_->backends.size(); }
+  Backend& first() const { return *ranks_->backends[0]; }
+  std::unique_lock<std::mutex> post(Job job);
+  // Runs it on every rank. The error of the first that fails.
+  Status run(Job job);
+  // The same of a job that owns what it uses: who does not come back is left behind.
+  Status run_within_limit(Job job);
+  template <typename Bytes, typename Copy>
+  Status each_part(Bytes bytes, const Copy& copy);
+
+  const double limit_;
+  std::shared_ptr<Ranks> ranks_ = std::make_shared<Ranks>();
+  std::vector<std::thread> threads_;
+  Status lost_;
+  std::shared_ptr<Step> step_;
+  std::span<float> logits_;
+};
+
+ParallelBackend::~ParallelBackend() {
+  {
+    const std::scoped_lock lock(ranks_->mutex);
+    ranks_->over = true;
+    ranks_->posted.notify_all();
+  }
+  for (std::thread& thread : threads_) {
+    if (lost_.ok())
+      thread.join();
+    else
+      thread.detach();  // one may never end; it owns what it may still touch
+  }
+}
+
+std::unique_lock<std::mutex> ParallelBackend::post(Job job) {
+  ranks_->exchange->reset();
+  std::unique_lock lock(ranks_->mutex);
+  ranks_->job = std::make_shared<const Job>(std::move(job));
+  ranks_->running = count(), ++ranks_->jobs;
+  ranks_->posted.notify_all();
+  return lock;
+}
+
+Status ParallelBackend::run(Job job) {
+  RETURN_IF_ERROR(lost_);
+  auto lock = post(std::move(job));
+  ranks_->changed.wait(lock, [&] { return ranks_->running == 0; });
+  return ranks_->exchange->failure();
+}
+
+Status ParallelBackend::run_within_limit(Job job) {
+  constexpr double kGrace = 1;  // for those that are on their way
+  RETURN_IF_ERROR(lost_);
+  auto lock = post(std::move(job));
+  ranks_->changed.wait(lock, [&] { return ranks_->running < count(); });
+  const double limit = ranks_->exchange->failure().ok() ? limit_ + kGrace : kGrace;
+  const bool all = wait_patiently(ranks_->changed, lock, limit, [&] { return ranks_->running == 0; });
+  Status failure = ranks_->exchange->failure();
+  if (all) return failure;
+  lost_ = error(StatusCode::kInternal,
+                "{} of {} ranks did not end a step: the device is lost; load the model again{}",
+                ranks_->running, count(), failure.ok() ? "" : " (" + failure.message() + ")");
+  ranks_->exchange->fail(lost_);
+  return lost_;
+}
+
+BackendCaps ParallelBackend::caps() const {
+  BackendCaps caps = first().caps();
+  caps.name = fmt::format("{} ranks, each {}", count(), caps.name);
+  caps.threads *= static_cast<int>(count());
+  return caps;
+}
+
+double ParallelBackend::kv_token_bytes(const ModelConfig& config) const {
+  double bytes = 0;
+  for (const auto& rank : ranks_->backends) bytes += rank->kv_token_bytes(config);
+  return bytes;
+}
+
+std::vector<MemoryPart> ParallelBackend::memory(const ModelConfig& config, const ModelWeights& weights,
+                                                const KvLayout& layout) {
+  std::vector<MemoryPart> sums = first().memory(config, weights, layout);
+  for (size_t rank = 1; rank < count(); ++rank) {
+    const std::vector<MemoryPart> parts = ranks_->backends[rank]->memory(config, weights, layout);
+    for (size_t i = 0; i < sums.size(); ++i) sums[i].bytes += parts[i].bytes;
+  }
+  return sums;
+}
+
+Status ParallelBackend::load(const ModelConfig& config, const ModelWeights& weights,
+                             const LoadProgress& progress) {
+  RETURN_IF_ERROR(check_ranks(config, weights, static_cast<int>(count())));
+  RETURN_IF_ERROR(lost_);
+  const auto conversion = std::make_shared<SharedConversion>(weights.convert_experts, count());
+  int done = 0, total = 0;  // of rank 0, under the ranks' mutex as `cancelled` is
+  bool told = true, cancelled = false;
+  const auto load_rank = [&](int rank, Backend& backend) {
+    ModelWeights own = weights;
+    if (weights.convert_experts)
+      own.convert_experts = [conversion](int layer) { return (*conversion)(layer); };
+    // One of them tells the source what it has read, for all.
+    if (rank > 0) own.release = nullptr, own.evict = nullptr, own.prefetch = nullptr;
+    return backend.load(config, own, [&, rank](int now, int all) {
+      const std::scoped_lock lock(ranks_->mutex);
+      if (rank == 0) done = now, total = all, told = false, ranks_->changed.notify_all();
+      return !cancelled;
+    });
+  };
+  auto lock = post(load_rank);
+  while (ranks_->running > 0) {
+    ranks_->changed.wait(lock, [&] { return ranks_->running == 0 || !told; });
+    if (told) continue;
+    told = true;
+    const int now = done, all = total;
+    lock.unlock();
+    const bool goes_on = report(progress, now, all).ok();
+    lock.lock();
+    cancelled = cancelled || !goes_on;
+  }
+  return ranks_->exchange->failure();
+}
+
+Status ParallelBackend::alloc_kv(const KvLayout& layout) {
+  return run([&](int, Backend& rank) { return rank.alloc_kv(layout); });
+}
+
+std::string ParallelBackend::kv_page_format() const {
+  const std::string format = first().kv_page_format();
+  return format.empty() ? format : fmt::format("{} of {} ranks", format, count());
+}
+
+size_t ParallelBackend::kv_page_bytes() const {
+  size_t bytes = 0;
+  for (const auto& rank : ranks_->backends) bytes += rank->kv_page_bytes();
+  return bytes;
+}
+
+// Rank by rank.
+template <typename Bytes, typename Copy>
+Status ParallelBackend::each_part(Bytes bytes, const Copy& copy) {
+  RETURN_IF_ERROR(lost_);
+  for (const auto& rank : ranks_->backends) {
+    const size_t size = rank->kv_page_bytes();
+    RETURN_IF_ERROR(copy(*rank, bytes.first(size)));
+    bytes = bytes.subspan(size);
+  }
+  return {};
+}
+
+Status ParallelBackend::read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) {
+  return each_part(bytes, [&](Backend& rank, auto part) { return rank.read_kv_page(layer, page, part); });
+}
+
+Status ParallelBackend::write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) {
+  return each_part(bytes, [&](Backend& rank, auto part) { return rank.write_kv_page(layer, page, part); });
+}
+
+Status ParallelBackend::begin_step(const Batch& batch) {
+  RETURN_IF_ERROR(lost_);
+  step_ = std::make_shared<Step>(Step{.batch = batch, .calls = {}, .logits = {}});
+  return {};
+}
+
+void ParallelBackend::unembed(std::span<float> logits) {
+  step_->calls.push_back({Op::kUnembed});
+  step_->logits.resize(logits.size());
+  logits_ = logits;
+}
+
+Status ParallelBackend::end_step() {
+  RETURN_IF_ERROR(run_within_limit([step = step_](int rank, Backend& backend) {
+    return run_step(backend, *step, rank == 0 ? std::span(step->logits) : std::span<float>());
+  }));
+  std::ranges::copy(step_->logits, logits_.begin());
+  return {};
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_parallel_backend(std::vector<std::unique_ptr<Backend>> ranks,
+                                               std::shared_ptr<Exchange> exchange, double limit) {
+  return std::make_unique<ParallelBackend>(std::move(ranks), std::move(exchange), limit);
+}
+
+}  // namespace moesaic

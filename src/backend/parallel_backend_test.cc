@@ -1,0 +1,178 @@
+// Ranks that fail, differ or never come back.
+#include "backend/parallel_backend.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+#include "backend/idle_backend.h"
+#include "base/error.h"
+
+namespace moesaic {
+namespace {
+
+constexpr double kShort = 0.2;  // seconds, in place of kRankLimit
+constexpr int64_t kWidth = 64;
+
+enum class Manner { kGood, kThrows, kStalls, kFails, kDiffers, kHangsAtTheEnd };
+
+// Its moe() is one exchange, in which rank r gives columns of 1 + r.
+class TestRank final : public IdleBackend {
+ public:
+  TestRank(RankPlace place, std::shared_future<void> release)
+      : place_(std::move(place)), release_(std::move(release)) {}
+
+  void moe(int) override {
+    const bool second = ++steps_ == 2;
+    if (second && manner == Manner::kThrows) throw std::runtime_error("a rank that throws");
+    if (second && manner == Manner::kStalls) release_.wait();
+    const Range mine = place_.share.rows(kWidth);
+    x_.assign(second && manner == Manner::kDiffers ? 2 * kWidth : kWidth, -1.0f);
+    std::fill_n(x_.begin() + mine.first, mine.count, static_cast<float>(place_.share.rank + 1));
+    place_.gather(x_.data(), std::ssize(x_) / kWidth, kWidth, mine);
+  }
+  void unembed(std::span<float> logits) override {
+    std::ranges::copy_n(x_.begin(), std::ssize(logits), logits.begin());
+  }
+  Status end_step() override {
+    if (steps_ == 2 && manner == Manner::kHangsAtTheEnd) release_.wait();
+    if (steps_ == 2 && manner == Manner::kFails) return invalid("a rank that fails");
+    return {};
+  }
+
+  Manner manner = Manner::kGood;
+
+ private:
+  RankPlace place_;
+  std::shared_future<void> release_;
+  std::vector<float> x_;
+  int steps_ = 0;
+};
+
+class ParallelBackendTest : public testing::Test {
+ protected:
+  // The last rank has this manner in the second step.
+  void make(int ranks, Manner manner) {
+    auto exchange = std::make_shared<Exchange>(ranks, kShort);
+    std::vector<std::unique_ptr<Backend>> backends;
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto backend =
+          std::make_unique<TestRank>(RankPlace{{rank, ranks}, exchange}, release_.get_future_shared());
+      if (rank == ranks - 1) backend->manner = manner;
+      backends.push_back(std::move(backend));
+    }
+    backend_ = make_parallel_backend(std::move(backends), exchange, kShort);
+  }
+  Status step() {
+    logits_.assign(kWidth, 0.0f);
+    RETURN_IF_ERROR(backend_->begin_step({}));
+    backend_->embed();
+    backend_->moe(0);
+    backend_->unembed(logits_);
+    return backend_->end_step();
+  }
+  bool logits_are_right(int ranks) const {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Range part = RankShare{rank, ranks}.rows(kWidth);
+      for (int64_t i = part.first; i < part.first + part.count; ++i)
+        if (logits_[static_cast<size_t>(i)] != static_cast<float>(rank + 1)) return false;
+    }
+    return true;
+  }
+  std::string second_step(Manner manner) {
+    make(2, manner);
+    EXPECT_EQ(step().message(), "");
+    EXPECT_TRUE(logits_are_right(2));
+    return step().message();
+  }
+
+  struct Release : std::promise<void> {
+    std::shared_future<void> get_future_shared() {
+      if (!future.valid()) future = get_future().share();
+      return future;
+    }
+    std::shared_future<void> future;
+  } release_;
+  std::unique_ptr<Backend> backend_;
+  std::vector<float> logits_;
+};
+
+TEST_F(ParallelBackendTest, ARankThatThrowsOrFailsEndsOneStep) {
+  for (const Manner manner : {Manner::kThrows, Manner::kFails}) {
+    EXPECT_NE(second_step(manner).find("a rank that"), std::string::npos);
+    EXPECT_EQ(step().message(), "");
+    EXPECT_TRUE(logits_are_right(2));
+  }
+}
+
+TEST_F(ParallelBackendTest, RanksThatDisagreeAreAnError) {
+  EXPECT_NE(second_step(Manner::kDiffers).find("ranks differ"), std::string::npos);
+  EXPECT_EQ(step().message(), "");
+}
+
+// Before its part of an exchange, where others wait for it, or behind the last one.
+TEST_F(ParallelBackendTest, ARankThatStallsIsLost) {
+  for (const Manner manner : {Manner::kStalls, Manner::kHangsAtTheEnd}) {
+    release_ = {};
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_NE(second_step(manner).find("1 of 2 ranks did not end a step"), std::string::npos);
+    EXPECT_NE(step().message().find("lost"), std::string::npos);
+    EXPECT_NE(backend_->alloc_kv({}).message().find("lost"), std::string::npos);
+    backend_.reset();  // does not wait for the one that hangs
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::duration<double>(kShort + 2));
+    release_.set_value();
+  }
+}
+
+// A slow rank is waited for.
+TEST_F(ParallelBackendTest, ARankMayBeSlow) {
+  make(2, Manner::kStalls);
+  EXPECT_TRUE(step().ok());
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::duration<double>(kShort / 2));
+    release_.set_value();
+  });
+  EXPECT_EQ(step().message(), "");
+  EXPECT_TRUE(logits_are_right(2));
+  later.join();
+}
+
+// Exchanges of every size in a row, with ranks that come late by turns.
+TEST(Exchange, EachGetsTheWhole) {
+  constexpr int kRanks = 5, kTimes = 3000;
+  Exchange exchange(kRanks, 60);
+  std::atomic<int> wrong = 0;
+  const auto run = [&](int rank) {
+    std::mt19937 delay(static_cast<uint32_t>(rank));
+    std::vector<float> x;
+    for (int i = 0; i < kTimes; ++i) {
+      const int64_t rows = i % 7, width = 160 + i % 3 * 64;
+      const auto value = [&](int64_t row, int64_t column) {
+        return static_cast<float>(i * 1000 + row * 600 + column);
+      };
+      const Range mine = RankShare{rank, kRanks}.rows(width);
+      x.assign(static_cast<size_t>(rows * width), -1);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = mine.first; c < mine.first + mine.count; ++c)
+          x[static_cast<size_t>(r * width + c)] = value(r, c);
+      if (delay() % 16 == 0) std::this_thread::yield();
+      exchange.gather(rank, {x.data() + mine.first, width, rows, mine}, x.data(), width);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < width; ++c)
+          wrong += x[static_cast<size_t>(r * width + c)] != value(r, c) ? 1 : 0;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) threads.emplace_back(run, rank);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_TRUE(exchange.failure().ok());
+}
+
+}  // namespace
+}  // namespace moesaic

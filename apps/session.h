@@ -16,7 +16,7 @@ struct RunOptions {
   std::string prompt, file, system, reasoning = "medium", format = "text", schema_path, schema;
   SamplingParams sampling;
   std::string speculative = OpenOptions{}.speculative;
-  std::string kv_disk;
+  std::string kv_disk, tokenizer;
   std::vector<std::string> words;  // behind --, each with an "=" before it
   double kv_host = 0;
   int context = 0, draft_tokens = 0;

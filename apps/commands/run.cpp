@@ -15,6 +15,7 @@
 #include "model_options.h"
 #include "option_checks.h"
 #include "session.h"
+#include "text/harmony.h"
 #include "text/limited_json.h"
 #include "text/utf8.h"
 #include "tokenizer_source.h"
@@ -39,7 +40,8 @@ Result<AnswerGrammar> grammar_of(RunOptions& o) {
 
 // Takes the backend out of what prepare_model made.
 Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
-  ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(m.checkpoint));
+  ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_for(m.checkpoint, o.tokenizer));
+  if (!o.raw) RETURN_IF_ERROR(render_conversation({}, tokenizer).status());  // it has harmony's tokens
   ASSIGN_OR_RETURN(const KvStoreOptions kept, kv_store_options(o.kv_host, o.kv_disk));
   ASSIGN_OR_RETURN(KvTiers tiers, KvTiers::open(kept));
   const EngineOptions options{.context = o.context,
@@ -210,6 +212,9 @@ Run add_run(CLI::App& app) {
       ->check(in_range(0, 1 << 30))
       ->capture_default_str()
       ->group(kModelOptions);
+  c.add_option("--tokenizer", o->tokenizer,
+               "a tokenizer.json or .tiktoken file instead of the model's own; dummy: models need one")
+      ->group(kRareOptions);
   add_store_options(c, *o);
   add_speculation_options(c, *o);
   add_sampling_options(c, o->sampling);

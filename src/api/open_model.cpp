@@ -200,7 +200,7 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(folder));
   RETURN_IF_ERROR(named("lora", apply_lora(o.lora, checkpoint.config, checkpoint.weights)));
   RETURN_IF_ERROR(check_sizes(o, checkpoint.config));
-  auto tokenizer = o.tokenizer.empty() ? tokenizer_of(checkpoint) : tokenizer_file(o.tokenizer);
+  auto tokenizer = tokenizer_for(checkpoint, o.tokenizer);
   RETURN_IF_ERROR(o.tokenizer.empty() ? tokenizer.status() : named("tokenizer", tokenizer.status()));
   const EngineOptions wanted{.context = o.context,
                              .max_batch = o.max_batch,

@@ -8,8 +8,17 @@ Result<Tokenizer> tokenizer_of(const Checkpoint& checkpoint) {
   const TokenizerSource& t = checkpoint.tokenizer;
   if (!t.json_path.empty()) return Tokenizer::from_hf_json(t.json_path);
   if (!t.tokens.empty()) return Tokenizer::from_gguf(t.tokens, t.merges, t.token_types, t.bos, t.eos, t.pre);
-  return error(StatusCode::kNotFound,
-               "the model has no tokenizer: put its tokenizer.json beside config.json");
+  return error(
+      StatusCode::kNotFound,
+      "the model has no tokenizer: put its tokenizer.json beside config.json, or give --tokenizer FILE "
+      "(run, serve)");
+}
+
+Result<Tokenizer> tokenizer_for(const Checkpoint& checkpoint, const std::string& file) {
+  ASSIGN_OR_RETURN(Tokenizer tokenizer, file.empty() ? tokenizer_of(checkpoint) : tokenizer_file(file));
+  if (tokenizer.vocab_size() <= checkpoint.config.vocab) return tokenizer;
+  return invalid("{} has {} tokens, the model {}: it is another model's",
+                 file.empty() ? "the tokenizer" : file, tokenizer.vocab_size(), checkpoint.config.vocab);
 }
 
 Result<Tokenizer> tokenizer_file(const std::string& path) {

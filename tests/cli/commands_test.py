@@ -79,6 +79,23 @@ class Run(Cli):
             self.assertEqual(process.stdout.read(), "12\n")  # the pipe is open all the time
             self.assertEqual(process.stderr.read(), "moesaic: note: standard input is left out: it is open, but nothing came for 5 s\n")
 
+    def test_another_tokenizer(self):
+        wordless = json.loads((pathlib.Path(MODEL) / "tokenizer.json").read_text())
+        wordless["added_tokens"] = wordless["added_tokens"][:3]
+        (FOLDER / "wordless.json").write_text(json.dumps(wordless))
+        (FOLDER / "empty.json").write_text("{}")
+        for file, words in ((FOLDER / "empty.json", "empty.json"), (FOLDER / "absent.json", "absent.json"),
+                            (f"{TINY}/tokenizer.json", "has 4096 tokens, the model 320"), (FOLDER / "wordless.json", "does not speak harmony")):
+            self.refused(1, words, "run", "-m", MODEL, "-p", "hi", "--tokenizer", file)
+        done = self.moesaic("serve", "-m", MODEL, "--port", 0, "--tokenizer", f"{TINY}/tokenizer.json")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("has 4096 tokens, the model 320", done.stderr)
+        self.assertEqual(self.ok("run", "-m", MODEL, "-p", "0", "--raw", "-n", 2, "--temp", 0, "--tokenizer", FOLDER / "wordless.json"), "12\n")
+        shutil.copytree(MODEL, FOLDER / "without")
+        (FOLDER / "without/tokenizer.json").unlink()
+        self.refused(1, "--tokenizer FILE", "run", FOLDER / "without", "hello")
+        self.assertEqual(self.ok("run", FOLDER / "without", "hello", "--temp", 0, "--tokenizer", f"{MODEL}/tokenizer.json"), "OK!\n")
+
     def test_a_prompt_from_a_file_or_standard_input(self):
         prompt = FOLDER / "prompt.txt"
         prompt.write_text("12\n3")

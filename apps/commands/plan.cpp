@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "model_options.h"
 #include "option_checks.h"
+#include "plan_ranks.h"
 #include "random_batch.h"
 #include "tuning/moe_kernels.h"
 #include "tuning/projection.h"
@@ -188,6 +189,15 @@ Status run_estimate(const PlanOptions& o) {
 
 // The table describes a GPU that is not here.
 Status run_unmeasured(const PlanOptions& o) {
+  if (o.model.tp > 1) {
+    if (o.model.dense != "keep")
+      return usage(
+          invalid("--dense {}: ranks are projected with weights as the file has them", o.model.dense));
+    if (o.device_model != kH200)
+      return usage(invalid("--tp {}: ranks are projected with --device-model {} alone", o.model.tp, kH200));
+    ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model(o.model));
+    return print_ranks(checkpoint, o.model.tp, true);
+  }
   const bool fitted =
       o.device_model == kH200 || (o.device_model == kW4A8Device && o.model.moe_path == "w4a8");
   return fitted ? run_estimate(o) : run_projection(o);
@@ -212,6 +222,7 @@ Status run_plan(const PlanOptions& o) {
   ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
                                                            {.max_tokens = most, .max_rows = most}));
   print_machine(m);
+  if (o.model.tp > 1) RETURN_IF_ERROR(print_ranks(m.checkpoint, o.model.tp, false));
   fmt::print("{} on {}: {:.0f} GB/s measured", o.model.model, m.caps.name, ceiling.bytes_per_second / 1e9);
   if (ceiling.flops_per_second > 0)
     fmt::print(", {:.0f} TFLOP/s by the data sheet", ceiling.flops_per_second / 1e12);
@@ -252,8 +263,11 @@ Run add_plan(CLI::App& app) {
   c.footer(
       "Examples:\n"
       "  moesaic plan -m gpt-oss-20b --tokens 1,16,2048\n"
-      "  moesaic plan -m dummy:gpt-oss-120b --device-model h200 --tokens 1,16,4096");
+      "  moesaic plan -m dummy:gpt-oss-120b --device-model h200 --tokens 1,16,4096\n"
+      "  moesaic plan -m dummy:gpt-oss-120b --device-model h200 --tp 4");
   return [o, &c] {
+    if (!o->device_model.empty() && o->model.tp > 1 && c.count("--tokens") > 0)
+      return usage(invalid("--tokens: ranks are projected for one token"));
     if (!o->device_model.empty() && o->device_model != kH200 && c.count("--tokens") == 0) o->tokens = {1, 8};
     return run_plan(*o);
   };

@@ -62,7 +62,7 @@ class Run(Cli):
         self.refused(2, "--prompt", "run", "-m", MODEL, "-p", "--", "x")
         self.assertEqual(self.ok("run", MODEL, "hello", "there", "--temp", 0), "OK!\n")
         self.assertEqual(self.ok("run", MODEL, "--temp", 0, stdin="hello\nhello\n"), "OK!\nOK!\n")
-        self.refused(2, "did you mean --temp", "run", MODEL, "hello", "--tmp", "0")
+        self.refused(2, "did you mean --temp", "run", MODEL, "hello", "--tem", "0")
         self.refused(2, ["'b c'", "give one prompt"], "run", "-m", MODEL, "-p", "a", "b", "c")
         self.refused(2, "give one prompt", "run", MODEL, "b", "-f", "-")
         self.refused(2, r"--model is required: moesaic run MODEL \[PROMPT\.\.\.\]", "run", "-p", "a")
@@ -587,6 +587,24 @@ class Plan(Cli):
             self.assertEqual(out.count("experts of a layer"), 2)
         self.assertIn("a projection", self.ok("plan", "-m", "dummy:gpt-oss-20b", "--device-model", "gb10").splitlines()[0])
 
+    def test_ranks_have_parts_and_are_projected(self):
+        lines = self.ok("plan", "-m", "dummy:gpt-oss-120b", "--device-model", "h200", "--tp", 4).splitlines()
+        ranks = [[float(cell) for cell in line.strip("|").split("|")] for line in lines if re.match(r"\| [0-3] \|", line)]
+        self.assertEqual([rank[:2] for rank in ranks], [[0, 2], [1, 2], [2, 2], [3, 2]])
+        one = self.ok("plan", "-m", "dummy:gpt-oss-120b", "--device-model", "h200", "--tp", 2)
+        self.assertAlmostEqual(sum(rank[2] for rank in ranks), sum(
+            float(line.split("|")[3]) for line in one.splitlines() if re.match(r"\| [01] \|", line)), delta=1)
+        self.assertTrue(any(line.startswith("projection for 4 H200") and "nothing was measured" in line for line in lines))
+        self.assertIn("145 exchanges a step", "\n".join(lines))
+        here = self.ok("plan", "-m", MODEL, "--device", "cpu", "--tp", 2, "--tokens", 1)
+        self.assertIn("on 2 ranks, each cpu", here)
+        self.assertIn("9 exchanges a step", here)
+        for args, message in ((["--device-model", "gb10"], "--device-model h200"), (["--device-model", "h200", "--tokens", 2], "--tokens"),
+                              (["--device-model", "h200", "--dense", "mxfp8"], "--dense")):
+            self.refused(2, message, "plan", "-m", "dummy:gpt-oss-20b", "--tp", 2, *args)
+        self.refused(1, "--tp 3: the model has 2 KV heads", "plan", "-m", MODEL, "--device", "cpu", "--tp", 3)
+        self.refused(2, "--tp", "plan", "-m", MODEL, "--tp", 9)
+
     def test_pinning_is_auto_or_off(self):
         self.lines("--cpu-pin", "off")
         self.refused(2, "--cpu-pin", "plan", "-m", "absent", "--cpu-pin", "on")
@@ -620,7 +638,7 @@ class Help(Cli):
 
     def test_did_you_mean(self):
         self.refused(2, "did you mean serve", "sevre")
-        self.refused(2, "did you mean --temp\\?.*moesaic run --help", "run", "-m", MODEL, "--tmp", "0")
+        self.refused(2, "did you mean --temp\\?.*moesaic run --help", "run", "-m", MODEL, "--tem", "0")
         self.refused(2, "unknown option --max-tokns; did you mean --max-tokens", "run", "-m", MODEL, "--max-tokns=5")
         self.assertNotIn("did you mean", self.moesaic("frobnicate").stderr)
 

@@ -208,11 +208,24 @@ __device__ __forceinline__ void cluster_arrive_relaxed() {
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+// All threads of the cluster, of which each then sees what the others wrote before; whole warps.
+__device__ __forceinline__ void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  cluster_wait();
+}
 // The address of the same variable in the shared memory of another CTA of the cluster.
 __device__ __forceinline__ uint32_t mapa(const void* p, uint32_t rank) {
   uint32_t a;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(smem_addr(p)), "r"(rank));
   return a;
+}
+__device__ __forceinline__ float4 ld_cluster(uint32_t address) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
 }
 // Completes 16 (8) bytes on `barrier`, in the same CTA's memory: who waits on it sees them.
 __device__ __forceinline__ void st_async(uint32_t address, float4 v, uint32_t barrier) {

@@ -3,8 +3,9 @@
 namespace moesaic::cuda::sm90 {
 namespace {
 
-// A warp a token: lane (block, q) has chunk q of the block, for wgmma from four places 16 bytes apart.
-constexpr int kArrangeWarps = 8;
+// A warp a token, or 32 blocks of it: lane (block, q) has chunk q of the block, for wgmma from four places 16
+// bytes apart.
+constexpr int kArrangeWarps = 8, kAhead = 4;  // kAhead: blocks that a lane loads before the first is stored
 __global__ void __launch_bounds__(kArrangeWarps * 32)
     arrange_kernel(const uint32_t* x, const int32_t* rows, const ActivationTiles tiles) {
   wait_for_predecessor();
@@ -18,9 +19,8 @@ __global__ void __launch_bounds__(kArrangeWarps * 32)
       x + static_cast<int64_t>(rows != nullptr ? rows[permuted_row] : permuted_row) * (tiles.cols / 2);
   uint8_t* to = static_cast<uint8_t*>(tiles.data) + static_cast<int64_t>(work_tile.start) * tiles.cols * 2 +
                 token * 128;
-  constexpr int kAhead = 4;  // loads before the first of their stores
   const int blocks = tiles.cols / kBlock;
-  for (int first = lane / 4; first < blocks; first += 8 * kAhead) {
+  for (int first = blockIdx.z * (8 * kAhead) + lane / 4; first < blocks; first += gridDim.z * (8 * kAhead)) {
     uint4 chunk[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
@@ -42,6 +42,7 @@ WgmmaParams slab_params(const uint8_t* weights, const ActivationTiles& x, int ro
           .row_tiles = rows / kTileRows,
           .weight_tiles = rows / kWeightTileRows,
           .stages = kBlocks / kBlocksPerWarp,
+          .split = 1,
           .factor = factor};
 }
 
@@ -54,6 +55,7 @@ WgmmaParams dense_params(const Matrix& w, const ActivationTiles& x, float factor
           .row_tiles = (weight_tiles + per_tile - 1) / per_tile,
           .weight_tiles = weight_tiles,
           .stages = static_cast<int>(w.cols / kWgmmaStep),
+          .split = x.split,
           .factor = factor};
 }
 
@@ -77,24 +79,40 @@ Status dense(const Matrix& w, const ActivationTiles& x, float factor, const Epil
 
 }  // namespace
 
-// A tile's weights take a multiprocessor as long to read as the arithmetic of about 60 tokens, 31 if they are
-// bytes, and the last wave of CTAs is rarely full.
+// The time of a CTA is that of reading its operands from L2, in which weights count as 100 tokens, 50 if they
+// are bytes; joining a cluster's sums takes as long as 20. The last wave of CTAs is rarely full.
 ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens) {
-  constexpr int kTiles[] = {128, 112, 64, 32};
-  const int reading = w.weight_tile_bytes() == w.cols * kWeightTileRows ? 31 : 60;
-  const auto time = [&](int tile) {
-    const int tiles = (tokens + tile - 1) / tile * dense_params(w, {}, 1.0f).row_tiles;
-    return (tiles + layout.sms - 1) / layout.sms * std::max(tile, reading);
+  struct Cut {
+    int tile, split;
   };
-  const int tile = *std::min_element(std::begin(kTiles), std::end(kTiles),
-                                     [&](int a, int b) { return time(a) < time(b); });
-  return {.data = data, .cols = static_cast<int>(w.cols), .tokens = tokens, .tile = tile, .layout = layout};
+  const int weights = w.weight_tile_bytes() == w.cols * kWeightTileRows ? 50 : 100;
+  const int rows = dense_params(w, {}, 1.0f).row_tiles, stages = static_cast<int>(w.cols / kWgmmaStep);
+  const auto time = [&](const Cut& cut) {
+    const int ctas = (tokens + cut.tile - 1) / cut.tile * rows * cut.split;
+    return (ctas + layout.sms - 1) / layout.sms * (weights + cut.tile) / cut.split + (cut.split > 1 ? 20 : 0);
+  };
+  Cut best{128, 1};
+  for (const int tile : {128, 112, 64, 32}) {
+    for (int split = 1; split <= kMostSplit; split *= 2) {
+      const bool one_wave = (tokens + tile - 1) / tile * rows * split <= layout.sms;
+      if (split > 1 && (!one_wave || stages < 4 * split)) break;
+      if (time({tile, split}) < time(best)) best = {tile, split};
+    }
+  }
+  return {.data = data,
+          .cols = static_cast<int>(w.cols),
+          .tokens = tokens,
+          .tile = best.tile,
+          .split = best.split,
+          .layout = layout};
 }
 
 Status arrange(const void* x, const int32_t* rows, const ActivationTiles& tiles, cudaStream_t stream) {
   const int work_tiles =
       tiles.work_tiles != nullptr ? tiles.most_work_tiles : (tiles.tokens + tiles.tile - 1) / tiles.tile;
-  return launch(arrange_kernel, dim3((tiles.tile + kArrangeWarps - 1) / kArrangeWarps, work_tiles),
+  // Experts have many work tiles, most of them empty.
+  const int parts = tiles.work_tiles != nullptr ? 1 : (tiles.cols / kBlock + 8 * kAhead - 1) / (8 * kAhead);
+  return launch(arrange_kernel, dim3((tiles.tile + kArrangeWarps - 1) / kArrangeWarps, work_tiles, parts),
                 dim3(kArrangeWarps * 32), 0, stream, static_cast<const uint32_t*>(x), rows, tiles);
 }
 

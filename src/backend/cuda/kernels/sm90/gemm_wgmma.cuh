@@ -15,6 +15,10 @@
 //          warpgroup 3: one lane fills a ring with the activations, by bulk copies.
 //          The accumulators stay in registers for the whole contraction.
 //
+// Split    (dense) where there are fewer tiles than multiprocessors, the CTAs of a cluster take a part of the
+//          contraction each. Their sums go to their shared memory, and each CTA finishes a part of the
+//          tokens, for which it adds all CTAs' sums in the order of the contraction.
+//
 // Barriers full[stage]: activations have landed     empty[stage]: the three warpgroups' wgmmas have read
 //          them. Weights need none: a warp waits for its own cp.async groups and meets (__syncwarp).
 // Ordering A warpgroup releases a stage after warpgroup_wait says that the products which read it have
@@ -22,7 +26,9 @@
 //          operation of the four warps, and what its completion says holds for all of it.
 //          Weights may be fetched before the predecessor has ended (they were loaded with the model; work
 //          tiles must be older than the predecessor); activations are not.
-// Resident No CTA waits for another.
+//          Sums of a cluster lie in the ring: all warps of the CTA are done with it (__syncthreads), and no
+//          CTA ends while others read its sums (the cluster's second barrier).
+// Resident Only the CTAs of a cluster wait for each other; they are scheduled together.
 //
 // Bytes    weights once per work tile's tokens, activations once per 192 rows; both from L2 where
 //          neighbours share them. Shared memory: up to 227 KB, one CTA a multiprocessor (WgmmaShared).
@@ -61,23 +67,45 @@ struct WgmmaShared {
   __device__ uint8_t* staging(int group) const {
     return base + kStages * kStageBytes + kWeightBytes + group * (kTile * 64);
   }
+  // A warp's sums, [kTile / 8][32 lanes], where the ring was.
+  __device__ float4* sums(int warp) const {
+    static_assert(kWgmmaWarps * kTile * 64 <= kStages * kStageBytes + kWeightBytes);
+    return reinterpret_cast<float4*>(base) + warp * (kTile * 4);
+  }
   __device__ uint64_t* full(int stage) const {
     return reinterpret_cast<uint64_t*>(base + kShared - kBarriers) + stage;
   }
   __device__ uint64_t* empty(int stage) const { return full(stage) + kStages; }
 };
 
+// ---- what a CTA does: tiles first, first + stride, .., and of each these stages ----
+
+struct Share {
+  int first, stride, first_stage, stages;
+};
+template <class Weights>
+__device__ Share share_of(const WgmmaParams& p) {
+  if (Weights::kGrouped || p.split == 1)
+    return {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), 0, p.stages};
+  const int rank = blockIdx.x % p.split, first_stage = p.stages * rank / p.split;
+  return {static_cast<int>(blockIdx.x) / p.split, static_cast<int>(gridDim.x) / p.split, first_stage,
+          p.stages * (rank + 1) / p.split - first_stage};
+}
+
 // ---- producer: one warp, of which one lane works ----
 
-template <class Plan>
+template <class Weights, class Plan>
 __device__ void produce(const WgmmaParams& p, const Plan& plan) {
-  const int tiles = work_tile_count_of(p.x) * p.row_tiles, steps = p.x.cols / kWgmmaStep;
+  constexpr int kStageSteps = Weights::kBlocks / 2;  // 64 columns each
+  const Share share = share_of<Weights>(p);
+  const int tiles = work_tile_count_of(p.x) * p.row_tiles, steps = share.stages * kStageSteps;
   RingPlace<Plan::kStages> at;
-  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+  for (int tile = share.first; tile < tiles; tile += share.stride) {
     const WorkTile work_tile = work_tile_at(p.x, tile / p.row_tiles);
-    const int bytes = width_of(p.x, work_tile) * 128 * Plan::kSteps;
-    const uint8_t* from =
-        static_cast<const uint8_t*>(p.x.data) + static_cast<int64_t>(work_tile.start) * p.x.cols * 2;
+    const int width = width_of(p.x, work_tile) * 128, bytes = width * Plan::kSteps;
+    const uint8_t* from = static_cast<const uint8_t*>(p.x.data) +
+                          static_cast<int64_t>(work_tile.start) * p.x.cols * 2 +
+                          static_cast<int64_t>(share.first_stage) * kStageSteps * width;
     for (int s = 0; s < steps; s += Plan::kSteps, from += bytes, at.next()) {
       mbarrier_wait(plan.empty(at.index), at.phase ^ 1);
       mbarrier_arrive_expect_tx(plan.full(at.index), bytes);
@@ -92,9 +120,11 @@ __device__ void produce(const WgmmaParams& p, const Plan& plan) {
 template <class Weights, class Plan>
 struct WeightStream {
   typename Weights::Source source;
+  const Share share;
   int tile, left, slot = 0;  // stages left of the tile
 
-  __device__ WeightStream(const WgmmaParams& p, const Plan& plan, int tiles, int warp) : tile(blockIdx.x) {
+  __device__ WeightStream(const WgmmaParams& p, const Plan& plan, int tiles, int warp)
+      : share(share_of<Weights>(p)), tile(share.first) {
     open(p, tiles, warp);
     for (int i = 0; i < Plan::kSlots - 1; ++i) fetch(p, plan, tiles, warp);
   }
@@ -102,13 +132,14 @@ struct WeightStream {
     return tile % p.row_tiles * kTileRows + 16 * warp;
   }
   __device__ void open(const WgmmaParams& p, int tiles, int warp) {
-    left = tile < tiles ? p.stages : 0;
+    left = tile < tiles ? share.stages : 0;
     if (tile < tiles)
-      source.open(p, work_tile_at(p.x, tile / p.row_tiles).expert, row(p, tile, warp), threadIdx.x % 32);
+      source.open(p, work_tile_at(p.x, tile / p.row_tiles).expert, row(p, tile, warp), share.first_stage,
+                  threadIdx.x % 32);
   }
   // The next stage into the next slot.
   __device__ void fetch(const WgmmaParams& p, const Plan& plan, int tiles, int warp) {
-    if (left == 0 && tile < tiles) tile += gridDim.x, open(p, tiles, warp);
+    if (left == 0 && tile < tiles) tile += share.stride, open(p, tiles, warp);
     if (left > 0) source.fetch(plan.weights(slot, warp), left--, threadIdx.x % 32);
     cp_async_commit_group();
     if (++slot == Plan::kSlots) slot = 0;
@@ -183,7 +214,7 @@ __device__ __forceinline__ void contract_stages(const WgmmaParams& p, const Plan
   const int warp = warp_index(), lane = threadIdx.x % 32;
   const typename Weights::Tops tops = stream.source.tops;
 #pragma unroll 1
-  for (int s = 0; s < p.stages; ++s) {
+  for (int s = 0; s < stream.share.stages; ++s) {
     cp_async_wait_group<Plan::kSlots - 2>();
     __syncwarp();
     Weights w;
@@ -222,7 +253,8 @@ struct OutputTile {
   uint8_t* staging;
 };
 
-// Each pair of rows and each token on its own.
+// Each token of an expert is on its own. Only biases are read; with more reads in flight the compiler moves
+// the sums about in the loop over the stages (FC2 with tiles of 64 tokens: 4% of the operator).
 template <int kSums, class Epilogue>
 __device__ __forceinline__ void finish_tile(const Epilogue& e, const OutputTile& at,
                                             const float (&sum)[kSums]) {
@@ -240,6 +272,85 @@ __device__ __forceinline__ void finish_tile(const Epilogue& e, const OutputTile&
                sum[4 * i + k] * at.factor[0], sum[4 * i + 2 + k] * at.factor[1]);
     }
   }
+}
+
+// Some eights of a dense product's tokens; a lane has two tokens of each. All that the epilogue reads is
+// asked for together, since the compiler moves no load before a store. Read one after the other, a residual
+// took some 10 us of a tile of 128 tokens.
+template <int kEights, class Epilogue>
+struct TokenEights {
+  const Epilogue& e;
+  const OutputTile& at;
+  const int first, weight_tile, pair;  // first: eight
+  decltype(prepare(e, 0, 0, 0, 0)) ready[kEights][2];
+
+  __device__ __forceinline__ TokenEights(const Epilogue& epilogue, const OutputTile& tile, int first_eight)
+      : e(epilogue),
+        at(tile),
+        first(first_eight),
+        weight_tile(min(at.row / kWeightTileRows, at.weight_tiles - 1)),
+        pair(at.row % kWeightTileRows / 2 + threadIdx.x % 32 / 4) {
+#pragma unroll
+    for (int i = 0; i < 2 * kEights; ++i)
+      ready[i / 2][i % 2] =
+          prepare(e, weight_tile, pair, out_row(min(token(i), at.work_tile.count - 1)), at.work_tile.expert);
+  }
+  __device__ int token(int i) const { return 8 * (first + i / 2) + threadIdx.x % 4 * 2 + i % 2; }
+  __device__ int out_row(int token) const { return at.work_tile.first + token; }
+  __device__ __forceinline__ void finish_with(const float* sum) const {
+    if (at.row / kWeightTileRows >= at.weight_tiles) return;
+#pragma unroll
+    for (int i = 0; i < 2 * kEights; ++i) {
+      const float* mine = sum + i / 2 * 4 + i % 2;
+      if (token(i) < at.work_tile.count)
+        finish(e, ready[i / 2][i % 2], weight_tile, pair, out_row(token(i)), mine[0] * at.factor[0],
+               mine[2] * at.factor[1]);
+    }
+  }
+};
+template <int kSums, class Epilogue>
+__device__ __forceinline__ void finish_dense_tile(const Epilogue& e, const OutputTile& at,
+                                                  const float (&sum)[kSums]) {
+  constexpr int kEights = kSums % 16 == 0 ? 4 : 2;
+#pragma unroll
+  for (int i = 0; i < kSums / 4; i += kEights) {
+    if (8 * i >= at.work_tile.count) break;
+    TokenEights<kEights, Epilogue>(e, at, i).finish_with(sum + 4 * i);
+  }
+}
+
+// The sums of a split contraction, by all consumers; the producer's warpgroup meets them in watch_join(). The
+// cluster's CTA r finishes eights n r / split to n (r + 1) / split of the n that the tile has.
+template <int kSums, class Plan, class Epilogue>
+__device__ __forceinline__ void join_tile(const Plan& plan, const Epilogue& e, const OutputTile& at,
+                                          int split, const float (&sum)[kSums]) {
+  const int eights = (at.work_tile.count + 7) / 8, rank = blockIdx.x % split;
+  float4* mine = plan.sums(warp_index()) + threadIdx.x % 32;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kSums / 4; ++i) {
+    if (i >= eights) break;
+    mine[32 * i] = make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]);
+  }
+  cluster_meet();
+  for (int i = eights * rank / split; i < eights * (rank + 1) / split; ++i) {
+    const TokenEights<1, Epilogue> tokens(e, at, i);
+    float4 parts[kMostSplit] = {};
+#pragma unroll
+    for (int r = 0; r < kMostSplit; ++r)
+      if (r < split) parts[r] = ld_cluster(mapa(mine + 32 * i, r));
+    float total[4] = {};
+#pragma unroll
+    for (const float4& part : parts)
+      total[0] += part.x, total[1] += part.y, total[2] += part.z, total[3] += part.w;
+    tokens.finish_with(total);
+  }
+  cluster_meet();
+}
+__device__ inline void watch_join() {
+  __syncthreads();
+  cluster_meet();
+  cluster_meet();
 }
 
 // Gate and up are neighbouring rows, 4 lanes apart: even rows take slab a's pairs and odd ones slab b's, a
@@ -286,7 +397,7 @@ __device__ void consume(const WgmmaParams& p, const Plan& plan, const Epilogue& 
   WeightStream<Weights, Plan> stream(p, plan, tiles, warp);  // does not depend on the kernel before
   wait_for_predecessor();
   ActivationReader<Plan> x;
-  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+  for (int tile = stream.share.first; tile < tiles; tile += stream.share.stride) {
     OutputTile at{
         .work_tile = work_tile_at(p.x, tile / p.row_tiles),
         .row = stream.row(p, tile, warp),
@@ -295,7 +406,12 @@ __device__ void consume(const WgmmaParams& p, const Plan& plan, const Epilogue& 
         .staging = plan.staging(warp / 4)};
     float sum[kTile / 2] = {};
     contract<Weights>(p, plan, tiles, at.work_tile.count, stream, x, sum);
-    finish_tile(e, at, sum);
+    if constexpr (Weights::kGrouped) {
+      finish_tile(e, at, sum);
+    } else {
+      if (p.split > 1) return join_tile(plan, e, at, p.split, sum);
+      finish_dense_tile(e, at, sum);
+    }
   }
 }
 
@@ -317,10 +433,14 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) gemm_wgmma_kernel(const Wgmm
     warpgroup_reg_alloc<160>();
     consume<Weights, kTile>(p, plan, e);
   } else {
-    warpgroup_reg_dealloc<24>();
+    warpgroup_reg_dealloc<32>();
     wait_for_predecessor();
     launch_dependents();
-    if (threadIdx.x == 32 * kWgmmaWarps) produce(p, plan);
+    if (threadIdx.x == 32 * kWgmmaWarps) produce<Weights>(p, plan);
+    if (!Weights::kGrouped && p.split > 1) {
+      __syncwarp();
+      watch_join();
+    }
   }
 }
 
@@ -335,6 +455,11 @@ Status launch_wgmma(const WgmmaParams& p, const Epilogue& e, cudaStream_t stream
   const int most =
       (p.x.work_tiles != nullptr ? p.x.most_work_tiles : (p.x.tokens + p.x.tile - 1) / p.x.tile) *
       p.row_tiles;
+  if constexpr (!Weights::kGrouped) {
+    if (p.split > 1)  // a cluster has one tile
+      return launch_clusters(p.split, kernel, dim3(most * p.split), dim3(kWgmmaThreads), kShared, stream, p,
+                             e);
+  }
   return launch(kernel, dim3(min(most, p.x.layout.sms)), dim3(kWgmmaThreads), kShared, stream, p, e);
 }
 

@@ -1,7 +1,8 @@
 // y = W x for many tokens (large M) by wgmma, on Hopper: see gemm_wgmma.cuh.
 //
-// Every sum runs along the contraction in one order, so that a token's result does not depend on the tile or
-// the batch; the order is another than gemm.h's.
+// A sum runs along the contraction in one order whatever the tile; the order is another than gemm.h's. Where
+// a dense product has too few tiles for all multiprocessors, the CTAs of a cluster sum a part of the
+// contraction each (ActivationTiles::split), and the parts are added in their order.
 #pragma once
 
 #include "backend/cuda/kernels/common/gemm.h"
@@ -11,6 +12,7 @@ namespace moesaic::cuda::sm90 {
 
 inline constexpr int kWgmmaTokens = 128;  // of a work tile, at most
 inline constexpr int kWgmmaStep = 64;     // columns of a swizzled row: 128 bytes
+inline constexpr int kMostSplit = 8;      // CTAs that share a tile, at most
 
 // Activations, or room for them, as the tensor cores read them. A work tile's tile begins at token
 // work_tile.start of the buffer and is [cols / 64][tile_width(count) tokens][128 bytes]: what a stage needs
@@ -26,10 +28,11 @@ struct ActivationTiles {
   // Without work tiles: `tokens` tokens, `tile` a work tile.
   int tokens = 0;
   int tile = 0;       // tokens of a work tile, at most
+  int split = 1;      // CTAs of a cluster that take a part of the contraction each
   SlabLayout layout;  // of the slabs; at most its sms CTAs run, also for dense matrices
 };
 __host__ __device__ constexpr int chunk_place(int chunk, int token) { return chunk ^ token % 8; }
-// Where a dense product's tokens go.
+// Where a dense product's tokens go, and how many CTAs share a tile.
 ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens);
 // Tokens that the buffer must hold; ends: work tiles whose count is no tile_width, one an expert at most.
 inline size_t tile_tokens(size_t tokens, size_t ends) { return tokens + 15 * ends; }

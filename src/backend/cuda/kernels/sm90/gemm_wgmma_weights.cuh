@@ -22,7 +22,8 @@ inline constexpr int kGroupRows = 64;
 inline constexpr int kTileRows = kGroups * kGroupRows;
 inline constexpr int kWgmmaWarps = 4 * kGroups;
 inline constexpr int kWgmmaThreads = 128 * (kGroups + 1);
-inline constexpr int kFewestStages = 7;  // of a tile: who begins one has fetched into it, or to its end
+// Of a tile that another one follows: who begins one has fetched into it, or to its end.
+inline constexpr int kFewestStages = 7;
 inline constexpr int kSharedLimit = 233472, kSharedReserved = 1024;  // of a multiprocessor; of each CTA
 
 struct WgmmaParams {
@@ -33,6 +34,7 @@ struct WgmmaParams {
   int row_tiles;     // of an expert
   int weight_tiles;  // dense: of 32 rows
   int stages;        // along the contraction
+  int split;         // dense: ActivationTiles::split
   float factor;
 };
 
@@ -85,7 +87,7 @@ struct SlabWeights {
     const uint8_t* slab;  // the upper one, this lane's next 16 bytes
     int slab_pair;        // counted from FC2's first one made of single slabs
     Tops tops;
-    __device__ void open(const WgmmaParams& p, int expert, int row, int lane) {
+    __device__ void open(const WgmmaParams& p, int expert, int row, int, int lane) {
       const uint8_t* weights = p.weights + expert * kExpertBytes;
       slab = weights + slab_offset(p.x.layout, kDown, row / 8, 0, lane * 16);
       slab_pair = row / 16 - p.x.layout.fc2_slab_pairs;
@@ -149,9 +151,10 @@ struct PlainWeights {
     const uint8_t* data;
     Tops tops;
     // Rows that do not exist are read from the last weight tile, and not stored.
-    __device__ void open(const WgmmaParams& p, int, int row, int lane) {
+    __device__ void open(const WgmmaParams& p, int, int row, int first_stage, int lane) {
       const int64_t weight_tile = min(row / kWeightTileRows, p.weight_tiles - 1);
-      data = p.weights + weight_tile * p.stages * (2 * kStageBytes) + row / 16 % 2 * kHalfBlock + lane * 16;
+      data = p.weights + (weight_tile * p.stages + first_stage) * (2 * kStageBytes) +
+             row / 16 % 2 * kHalfBlock + lane * 16;
     }
     __device__ void fetch(uint8_t* to, int, int lane) {
 #pragma unroll
@@ -185,11 +188,12 @@ struct ByteWeights {
     const uint8_t *data, *scales;  // this lane's next 16 bytes
     Tops tops;
     // Rows that do not exist are read from the last weight tile, and not stored.
-    __device__ void open(const WgmmaParams& p, int, int row, int lane) {
+    __device__ void open(const WgmmaParams& p, int, int row, int first_stage, int lane) {
       const int64_t weight_tile = min(row / kWeightTileRows, p.weight_tiles - 1);
+      const int64_t stage = weight_tile * p.stages + first_stage;
       tops.half = row / 16 % 2;
-      data = p.weights + weight_tile * p.stages * (2 * kDataBytes) + tops.half * kHalfBlock + lane * 16;
-      scales = p.scales + weight_tile * p.stages * kScaleBytes + lane * 16;
+      data = p.weights + stage * (2 * kDataBytes) + tops.half * kHalfBlock + lane * 16;
+      scales = p.scales + stage * kScaleBytes + lane * 16;
       tops.open(p.tops + weight_tile * kWeightTileRows, lane);
     }
     __device__ void fetch(uint8_t* to, int, int lane) {

@@ -18,8 +18,12 @@ inline int64_t place_in_tile(int width, int token, int column) {
 
 template <class Weights, int kTile, class Epilogue>
 void run_wgmma(const WgmmaParams& p, const Epilogue& out, unsigned blocks) {
-  ASSERT_TRUE(on_host::run_in_turn(blocks, kWgmmaThreads, wgmma_shared,
-                                   [&] { gemm_wgmma_kernel<Weights, kTile, Epilogue>(p, out); }));
+  const auto kernel = [&] { gemm_wgmma_kernel<Weights, kTile, Epilogue>(p, out); };
+  if (p.split == 1) {
+    ASSERT_TRUE(on_host::run_in_turn(blocks, kWgmmaThreads, wgmma_shared, kernel));
+  } else {
+    ASSERT_TRUE(on_host::run_at_once(blocks, kWgmmaThreads, wgmma_shared, kernel, p.split));
+  }
 }
 // blocks: of the grid, fewer than the device has, so that each has many tiles.
 template <class Weights, class Epilogue>

@@ -47,7 +47,7 @@ void ThreadBlock::leave() {
 
 void ThreadBlock::begin(uint3 index, dim3 grid, const std::function<void()>& kernel) {
   kernel_ = &kernel, index_ = index, grid_ = grid;
-  all_ = {};
+  all_ = of_cluster_ = {};
   std::ranges::fill(warps_, Meeting{});
   std::ranges::fill(groups_, Meeting{});
   std::ranges::fill(turns_, 0);
@@ -126,13 +126,15 @@ bool run_in_turn(dim3 grid, int threads, std::span<uint8_t> shared, const std::f
   return true;
 }
 
-bool run_at_once(unsigned blocks, int threads, std::span<uint8_t> shared,
-                 const std::function<void()>& kernel) {
+bool run_at_once(unsigned blocks, int threads, std::span<uint8_t> shared, const std::function<void()>& kernel,
+                 unsigned cluster) {
   std::vector<ThreadBlock> all;
   all.reserve(blocks);
   std::vector<std::vector<uint8_t>> memories(blocks, std::vector<uint8_t>(shared.size(), kUnwritten));
   for (unsigned i = 0; i < blocks; ++i)
     all.emplace_back(threads, shared.data()).begin({i, 0, 0}, dim3(blocks), kernel);
+  for (unsigned i = 0; i < blocks; ++i)
+    all[i].join_cluster(&all[i / cluster * cluster], static_cast<int>(cluster), memories[i].data());
   for (int idle = 0; idle < kIdleRounds && !std::ranges::all_of(all, &ThreadBlock::done); ++idle) {
     for (unsigned i = 0; i < blocks; ++i) {
       if (all[i].done()) continue;

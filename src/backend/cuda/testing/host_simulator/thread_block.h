@@ -66,6 +66,11 @@ class ThreadBlock {
   // shared: the kernel's `extern __shared__` array.
   ThreadBlock(int threads, uint8_t* shared);
 
+  // cluster: the first of `size` neighbours, this one among them, which run at once; memory: where the shared
+  // memory of this one is while another block runs.
+  void join_cluster(ThreadBlock* cluster, int size, uint8_t* memory) {
+    cluster_ = cluster, cluster_size_ = size, memory_ = memory;
+  }
   // kernel: what each thread does, from the next advance() on; it must outlive the block's run.
   void begin(uint3 index, dim3 grid, const std::function<void()>& kernel);
   // Each thread until it waits for another, as often as there is one that can go on; false if none could. The
@@ -95,6 +100,13 @@ class ThreadBlock {
   void meet_block() { meet(all_, static_cast<int>(fibers_.size())); }
   void meet_group() { meet(groups_[thread_ / 128], 128); }
   void meet_warp() { meet(warps_[thread_ / 32], 32); }
+  void meet_cluster() {
+    if (cluster_size_ > 1) meet(cluster_->of_cluster_, static_cast<int>(fibers_.size()) * cluster_size_);
+  }
+  // The shared memory of the cluster's CTA `rank`.
+  const uint8_t* shared_of(int rank) const {
+    return cluster_size_ == 1 || cluster_ + rank == this ? shared_ : cluster_[rank].memory_;
+  }
   // What the warp's threads bring, by lane, until the warp's next exchange but one.
   template <class T>
   class Brought;
@@ -131,18 +143,21 @@ class ThreadBlock {
   int thread_ = 0;
   uint3 index_{};
   dim3 grid_;
-  Meeting all_;
+  ThreadBlock* cluster_ = nullptr;
+  int cluster_size_ = 1;
+  uint8_t* memory_ = nullptr;
+  Meeting all_, of_cluster_;
   std::vector<Meeting> warps_, groups_;
   std::vector<Slot> brought_[2];
   std::vector<uint8_t> turns_;  // which of the two is a thread's next
   std::unordered_map<uint32_t, Mbarrier> barriers_;
 };
 
-// A grid's blocks, one after the other, or all at once, as they are on a device that has room for them. False
-// if threads wait forever.
+// A grid's blocks, one after the other, or all at once, as they are on a device that has room for them, in
+// clusters of so many. False if threads wait forever.
 bool run_in_turn(dim3 grid, int threads, std::span<uint8_t> shared, const std::function<void()>& kernel);
-bool run_at_once(unsigned blocks, int threads, std::span<uint8_t> shared,
-                 const std::function<void()>& kernel);
+bool run_at_once(unsigned blocks, int threads, std::span<uint8_t> shared, const std::function<void()>& kernel,
+                 unsigned cluster = 1);
 
 template <class T>
 class ThreadBlock::Brought {

@@ -1,7 +1,9 @@
 // Dense products of many tokens on the host: matrices of every kind that go through wgmma, in matrix.h's
 // order, with rows that fill no tile.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <random>
 
 #include "backend/cuda/testing/host_simulator/error.h"
@@ -73,8 +75,15 @@ Packed pack_bytes(const DrawCode& draw_code, const DrawScale& draw_scale) {
   return p;
 }
 
+// split: CTAs that share a tile, of which each has one; 1: one CTA takes all tiles.
+struct Case {
+  int tile, split;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.tile << " tokens, split " << c.split; }
+
 template <class Weights, class Element>
-void multiply(const Packed& w, int tile, double tolerance) {
+void multiply(const Packed& w, const Case& c, double tolerance) {
+  const auto [tile, split] = c;
   std::mt19937 rng(7);
   std::normal_distribution<float> normal;
   std::vector<Element> x(size_t{kTokens} * kCols), placed(size_t{kTokens + 2 * 64} * kCols);
@@ -94,8 +103,11 @@ void multiply(const Packed& w, int tile, double tolerance) {
                       .row_tiles = (kRows + kTileRows - 1) / kTileRows,
                       .weight_tiles = kWeightTiles,
                       .stages = kStages,
+                      .split = split,
                       .factor = 1.0f};
-  run_wgmma<Weights>(p, Store{.out = y.data(), .stride = kRows, .rows = kRows}, 1);
+  const int tiles = p.row_tiles * ((kTokens + tile - 1) / tile);
+  run_wgmma<Weights>(p, Store{.out = y.data(), .stride = kRows, .rows = kRows},
+                     split > 1 ? tiles * split : 1);
   Error error;
   for (int token = 0; token < kTokens; ++token) {
     for (int row = 0; row < kRows; ++row) {
@@ -109,7 +121,7 @@ void multiply(const Packed& w, int tile, double tolerance) {
   EXPECT_LT(error.relative(), tolerance);
 }
 
-class WgmmaDense : public testing::TestWithParam<int> {
+class WgmmaDense : public testing::TestWithParam<Case> {
  protected:
   std::mt19937 rng_{3};
 };
@@ -143,8 +155,12 @@ TEST_P(WgmmaDense, MultiplyByMxfp8) {
       });
   multiply<ByteWeights<Mxfp8Codes>, __half>(w, GetParam(), 1e-6);
 }
-INSTANTIATE_TEST_SUITE_P(ActivationTiles, WgmmaDense, testing::Values(32, 64),
-                         testing::PrintToStringParamName());
+// A split that gives parts of different lengths, one that leaves a CTA without a stage or without tokens.
+INSTANTIATE_TEST_SUITE_P(ActivationTiles, WgmmaDense,
+                         testing::Values(Case{32, 1}, Case{64, 1}, Case{32, 2}, Case{64, 4}, Case{128, 8}),
+                         [](const auto& test) {
+                           return fmt::format("{}_split_{}", test.param.tile, test.param.split);
+                         });
 
 }  // namespace
 }  // namespace moesaic::cuda::sm90

@@ -38,6 +38,7 @@ WgmmaParams params_of(const std::vector<uint8_t>& weights, const ActivationTiles
           .row_tiles = rows / kTileRows,
           .weight_tiles = rows / kWeightTileRows,
           .stages = kBlocks / kBlocksPerWarp,
+          .split = 1,
           .factor = factor};
 }
 

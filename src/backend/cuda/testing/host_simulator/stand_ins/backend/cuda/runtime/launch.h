@@ -18,6 +18,14 @@ inline constexpr size_t kAtOnceBytes = 100 << 10;
 }  // namespace on_host
 
 template <typename... Params, typename... Args>
+static Status launch_clusters(int cluster, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+                              cudaStream_t, Args&&... args) {
+  const bool ended = on_host::run_at_once(
+      grid.x, static_cast<int>(block.x), on_host::shared_memory.first(shared),
+      [&] { kernel(Params(args)...); }, static_cast<unsigned>(cluster));
+  return ended ? Status() : Status(StatusCode::kInternal, "the kernel's threads wait forever");
+}
+template <typename... Params, typename... Args>
 static Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t,
                      Args&&... args) {
   if (grid.x * grid.y * grid.z == 0 || block.x == 0 || block.x > 1024)

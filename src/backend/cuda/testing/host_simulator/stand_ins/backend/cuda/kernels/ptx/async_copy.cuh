@@ -35,6 +35,13 @@ inline void mbarrier_wait(uint32_t b, uint32_t parity) {
   ThreadBlock::mine().wait_while(ThreadBlock::mine().barrier(b).phase, 1, parity);
 }
 inline void mbarrier_wait(uint64_t* b, uint32_t parity) { mbarrier_wait(smem_addr(b), parity); }
+inline void cluster_meet() { ThreadBlock::mine().meet_cluster(); }
+// An address in a cluster: the rank above the 18 bits of an address in a CTA.
+inline uint32_t mapa(const void* p, uint32_t rank) { return rank << 18 | smem_addr(p); }
+inline float4 ld_cluster(uint32_t address) {
+  const uint8_t* of = ThreadBlock::mine().shared_of(static_cast<int>(address >> 18));
+  return *reinterpret_cast<const float4*>(of + (address & ((1u << 18) - 1)));
+}
 inline constexpr int kWarpArrivals = 1;
 inline bool arrives(bool first_lane) { return first_lane; }
 template <int kSize>

@@ -31,9 +31,9 @@ Answers answers(Model& model, int requests, int prompt, int tokens) {
 }
 
 TEST_P(RanksOfAModel, AnswerAsOneDoes) {
-  const int requests = slow() ? 4 : 64, prompt = slow() ? 33 : 100, tokens = slow() ? 4 : 40;
+  const int requests = slow() ? 4 : 64, prompt = slow() ? 33 : 58, tokens = slow() ? 4 : 24;
   OpenOptions options{
-      .threads = 2, .context = 192, .max_batch = slow() ? 3 : 8, .kv_tokens = slow() ? 0 : 512};
+      .threads = 2, .context = 128, .max_batch = slow() ? 3 : 8, .kv_tokens = slow() ? 0 : 256};
   options.speculative = "ngram", options.draft_tokens = 3;
   Model one = open(options);
   options.tp = 2;

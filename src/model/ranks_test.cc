@@ -53,7 +53,7 @@ Batch chunk(int first, int rows, std::span<const int32_t> tokens) {
   return batch;
 }
 
-// The logits of steps with 1 to 50 rows. Between two of them every page goes out and into a second backend.
+// The logits of steps with 1 to 20 rows. Between two of them every page goes out and into a second backend.
 std::vector<float> logits_of(const ModelConfig& config, const ModelWeights& weights,
                              const BackendOptions& options, const std::string& device) {
   std::unique_ptr<Backend> backends[2];
@@ -62,12 +62,12 @@ std::vector<float> logits_of(const ModelConfig& config, const ModelWeights& weig
     EXPECT_EQ(backend->load(config, weights, {}).message(), "");
     EXPECT_EQ(backend->alloc_kv({.full_pages = 5, .window_pages = 5}).message(), "");
   }
-  std::vector<int32_t> tokens(104);
+  std::vector<int32_t> tokens(44);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * 37 % 301);
   std::vector<float> all;
   int done = 0;
-  for (const int rows : {50, 1, 2, 1, 50}) {
-    if (done == 53) {
+  for (const int rows : {20, 1, 2, 1, 20}) {
+    if (done == 23) {
       std::vector<std::byte> page(backends[0]->kv_page_bytes());
       for (int layer = 0; layer < config.layers; ++layer)
         for (int32_t p = 0; p < 5; ++p) {

@@ -141,6 +141,7 @@ bool run_at_once(unsigned blocks, int threads, std::span<uint8_t> shared, const 
       std::ranges::copy(memories[i], shared.begin());
       if (all[i].advance()) idle = 0;
       std::ranges::copy(shared, memories[i].begin());
+      if (all[i].done()) std::ranges::fill(memories[i], kUnwritten);  // nobody may read it any more
     }
   }
   return std::ranges::all_of(all, &ThreadBlock::done);

@@ -31,7 +31,7 @@ Answers answers(Model& model, int requests, int prompt, int tokens) {
 }
 
 TEST_P(RanksOfAModel, AnswerAsOneDoes) {
-  const int requests = slow() ? 4 : 64, prompt = slow() ? 33 : 58, tokens = slow() ? 4 : 24;
+  const int requests = slow() ? 2 : 64, prompt = slow() ? 9 : 58, tokens = slow() ? 3 : 10;
   OpenOptions options{
       .threads = 2, .context = 128, .max_batch = slow() ? 3 : 8, .kv_tokens = slow() ? 0 : 256};
   options.speculative = "ngram", options.draft_tokens = 3;

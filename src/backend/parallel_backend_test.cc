@@ -151,7 +151,7 @@ TEST(Exchange, EachGetsTheWhole) {
     std::mt19937 delay(static_cast<uint32_t>(rank));
     std::vector<float> x;
     for (int i = 0; i < kTimes; ++i) {
-      const int64_t rows = i % 7, width = 160 + i % 3 * 64;
+      const int64_t rows = 1 + i % 7, width = 160 + i % 3 * 64;
       const auto value = [&](int64_t row, int64_t column) {
         return static_cast<float>(i * 1000 + row * 600 + column);
       };

@@ -1,4 +1,5 @@
-// Completion scripts for bash, zsh and fish. Values without choices complete to file names.
+// Completion scripts for bash, zsh and fish. Models complete to what `moesaic list` finds and to file names,
+// other values without choices to file names.
 #include <fmt/format.h>
 
 #include "describe.h"
@@ -35,8 +36,9 @@ std::string bash_case(const CommandText& command) {
     const auto names = o.spellings();
     all.insert(all.end(), names.begin(), names.end());
     if (o.takes_value && !names.empty())
-      values += fmt::format("        {}) choices='{}' value=yes ;;\n", CLI::detail::join(names, "|"),
-                            CLI::detail::join(o.choices, " "));
+      values +=
+          fmt::format("        {}) {} value=yes ;;\n", CLI::detail::join(names, "|"),
+                      o.is_model ? "models=yes" : "choices=" + quoted(CLI::detail::join(o.choices, " ")));
   }
   return fmt::format("    {})\n      options='{}'\n      case $previous in\n{}      esac ;;\n", command.name,
                      CLI::detail::join(all, " "), values + "        *) ;;\n");
@@ -45,10 +47,11 @@ std::string bash_case(const CommandText& command) {
 std::string zsh_spec(const OptionText& o) {
   const auto names = o.spellings();
   const std::string value = !o.takes_value ? ""
+                            : o.is_model   ? ":model:_moesaic_models"
                             : o.choices.empty()
                                 ? ":value:_files"
                                 : fmt::format(":value:({})", CLI::detail::join(o.choices, " "));
-  if (names.empty()) return fmt::format("{}", quoted(fmt::format(":{}:_files", o.name)));
+  if (names.empty()) return quoted(fmt::format(":{}:{}", o.name, o.is_model ? "_moesaic_models" : "_files"));
   const std::string help = "[" + escaped(o.help, "[]\\:") + "]";
   if (names.size() == 1) return names[0] + quoted(help + value);
   return fmt::format("{}{{{}}}{}", quoted(fmt::format("({})", CLI::detail::join(names, " "))),
@@ -59,7 +62,9 @@ std::string fish_line(const CommandText& command, const OptionText& o) {
   std::string line = fmt::format("complete -c moesaic -n '__fish_seen_subcommand_from {}'", command.name);
   for (const std::string& s : o.short_names) line += " -s " + s;
   for (const std::string& l : o.long_names) line += " -l " + l;
-  if (o.takes_value)
+  if (o.is_model)
+    line += " -r -a '(moesaic list -o names 2>/dev/null)'";
+  else if (o.takes_value)
     line += o.choices.empty() ? " -r" : fmt::format(" -x -a '{}'", CLI::detail::join(o.choices, " "));
   return line + " -d '" + escaped(o.help, "'\\") + "'\n";
 }
@@ -71,7 +76,7 @@ std::string bash_completion(const std::vector<CommandText>& commands) {
   for (const CommandText& c : commands) cases += bash_case(c);
   return fmt::format(R"(# bash completion of moesaic, written by `moesaic completion bash`
 _moesaic() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD - 1]}} options='' choices='' value=''
+  local word=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD - 1]}} options='' choices='' models='' value=''
   COMPREPLY=()
   if [ "$COMP_CWORD" = 1 ]; then
     mapfile -t COMPREPLY < <(compgen -W '{} --help --version' -- "$word")
@@ -80,7 +85,15 @@ _moesaic() {{
   case ${{COMP_WORDS[1]}} in
 {}    *) ;;
   esac
-  if [ -n "$choices" ]; then
+  if [ "${{COMP_WORDS[1]}}:$COMP_CWORD" = run:2 ] && [[ $word != -* ]]; then
+    models=yes
+  fi
+  if [ -n "$models" ]; then
+    local model  # compgen -W would run what a name like $(x) says
+    while IFS= read -r model; do
+      if [[ $model == "$word"* ]]; then printf -v model %q "$model"; COMPREPLY+=("$model"); fi
+    done < <("${{COMP_WORDS[0]}}" list -o names 2>/dev/null)
+  elif [ -n "$choices" ]; then
     mapfile -t COMPREPLY < <(compgen -W "$choices" -- "$word")
   elif [ -z "$value" ] && [[ $word == -* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
@@ -101,6 +114,12 @@ std::string zsh_completion(const std::vector<CommandText>& commands) {
   }
   return fmt::format(R"(#compdef moesaic
 # zsh completion of moesaic, written by `moesaic completion zsh`
+_moesaic_models() {{
+  local -a models
+  models=("${{(@f)$(moesaic list -o names 2>/dev/null)}}")
+  compadd -a models
+  _files
+}}
 _moesaic() {{
   local -a commands
   commands=(

@@ -20,10 +20,12 @@ OptionText text_of(const CLI::Option& o) {
                   .standard = {},
                   .choices = {},
                   .takes_value = o.get_items_expected_max() > 0,
-                  .required = o.get_required()};
+                  .required = o.get_required(),
+                  .is_model = o.check_lname("model") || o.get_name(true) == "MODEL"};
   if (text.takes_value) {
     text.standard = o.get_default_str();
     text.choices = choices_of(o.get_type_name());
+    if (o.check_lname("device")) text.choices = {"auto", "cpu", "cuda", "reference"};  // also cuda:1
   }
   return text;
 }

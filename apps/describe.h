@@ -14,6 +14,7 @@ struct OptionText {
   std::string help, standard;                        // standard: its default; empty: none
   std::vector<std::string> choices;                  // empty: any
   bool takes_value = false, required = false;
+  bool is_model = false;  // its values are those that `moesaic list` names
 
   std::vector<std::string> spellings() const;  // with dashes
 };

@@ -55,13 +55,22 @@ void print_models(const std::vector<FoundModel>& models) {
   }
 }
 
+// For the shells' completion.
+void print_names(const std::vector<FoundModel>& models) {
+  for (const FoundModel& m : models) {
+    if (m.complete) fmt::print("{}\n", chat::printable(m.name));
+  }
+}
+
 }  // namespace
 
 Run add_list(CLI::App& app) {
   auto o = std::make_shared<ListOptions>();
   CLI::App& c = *app.add_subcommand("list", "List the models on this machine, with the -m that opens each");
   c.add_flag("--all", o->all, "models of other architectures too, which are not opened");
-  c.add_option("-o,--output", o->format, "md or json")->check(one_of({"md", "json"}))->capture_default_str();
+  c.add_option("-o,--output", o->format, "md, json or names")
+      ->check(one_of({"md", "json", "names"}))
+      ->capture_default_str();
   c.footer(
       "It looks at the Hugging Face cache, Ollama's stores, LM Studio's folders, and\n"
       "the folder models where it is started.\n\n"
@@ -69,7 +78,10 @@ Run add_list(CLI::App& app) {
       "  moesaic list --all\n"
       "  moesaic list -o json | jq -r '.[].path'");
   return [o]() -> Status {
-    o->format == "json" ? print_models_json(found_models(*o)) : print_models(found_models(*o));
+    const auto print = o->format == "json"    ? print_models_json
+                       : o->format == "names" ? print_names
+                                              : print_models;
+    print(found_models(*o));
     return {};
   };
 }

@@ -636,6 +636,15 @@ class Help(Cli):
                 for line in self.ok(*words, option).splitlines():
                     self.assertLessEqual(len(line), 80, f"{words} {option}: {line}")
 
+    def test_completions_offer_models_and_devices(self):
+        self.assertIn("tiny", self.ok("list", "-o", "names", cwd=FOLDER).splitlines())
+        for shell, words in (("bash", ["-m|--model) models=yes", "--device) choices='auto cpu cuda reference'"]),
+                             ("zsh", [":model:_moesaic_models", "(auto cpu cuda reference)", ":MODEL:_moesaic_models"]),
+                             ("fish", ["-l model -r -a '(moesaic list -o names", "-l device -x -a 'auto cpu cuda reference'"])):
+            script = self.ok("completion", shell)
+            for word in words:
+                self.assertIn(word, script)
+
     def test_did_you_mean(self):
         self.refused(2, "did you mean serve", "sevre")
         self.refused(2, "did you mean --temp\\?.*moesaic run --help", "run", "-m", MODEL, "--tem", "0")

@@ -132,14 +132,23 @@ class InstallTest(unittest.TestCase):
         """What bash offers for the last of the words."""
         script = self.prefix / "share/bash-completion/completions/moesaic"
         ask = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _moesaic; printf "%s\\n" "${COMPREPLY[@]}"'
-        return run("bash", "-euc", ask, "bash", script, "moesaic", *words).split()
+        place = self.folder / "names"
+        place.mkdir(exist_ok=True)
+        return run("bash", "-euc", ask, "bash", script, self.program, *words, cwd=place).split()
 
     def test_bash_completes(self):
         self.assertEqual(self.complete("ser"), ["serve"])
         self.assertEqual(self.complete("run", "-m", "tiny", "--dense", "q"), ["q8_0"])
         self.assertEqual(self.complete("serve", "--max-b"), ["--max-batch", "--max-body", "--max-bodies"])
-        self.assertEqual(self.complete("serve", "-m", ""), [])  # file names, by readline
-        self.assertEqual(set(self.complete("run", "")), set())
+        self.assertEqual(self.complete("serve", "--device", ""), ["auto", "cpu", "cuda", "reference"])
+        self.assertEqual(self.complete("serve", "-m", "./a"), [])  # file names, by readline
+        self.assertEqual(self.complete("serve", "-m", "tin"), ["tiny"])
+        self.assertEqual(self.complete("run", "tin"), ["tiny"])
+        self.assertEqual(self.complete("run", "tiny", ""), [])
+        (self.folder / "names/models").mkdir()
+        (self.folder / "names/models/$(touch obeyed).gguf").write_bytes(b"GGUF")
+        self.assertIn("tiny", self.complete("run", ""))
+        self.assertFalse((self.folder / "names/obeyed").exists())
 
     def test_other_shells_accept_their_scripts(self):
         for shell, script in (("zsh", "zsh/site-functions/_moesaic"), ("fish", "fish/vendor_completions.d/moesaic.fish")):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/benchmarks.md and README.md from the runs in docs/benchmarks/*.json.
+"""Writes the tables of docs/benchmarks.md and README.md, and the plot beside them, from the runs in docs/benchmarks/*.json.
 
     render.py            rewrite the pages
     render.py --check    exit status 1 if a page is not up to date, or a run is not valid
@@ -25,9 +25,12 @@ import pathlib
 import re
 import sys
 
+from plot import svg
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RUNS = ROOT / "docs/benchmarks"
 PAGES = ("docs/benchmarks.md", "README.md")
+PLOT = ROOT / "docs/user/pictures/h200-llama.svg"
 REQUIRED = ("table", "column", "device", "date", "command", "figures")
 BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -222,6 +225,19 @@ def speed(runs):
     return "\n".join(lines) + "\n"
 
 
+# ---- the plot beside it ----
+
+def plot(runs):
+    rows = []
+    for run in runs:
+        if run["table"] == "h200-llama":
+            columns = dict(columns_of(run))
+            for figure in sorted(columns["moesaic"], key=row_of):
+                theirs = [f["tok_s"] for f in columns["llama.cpp"] if row_of(f) == row_of(figure)]
+                rows += [(f"{model_of(run, figure)}, {name_of(figure)}", (speed, figure["tok_s"])) for speed in theirs]
+    return svg("Tokens per second on an NVIDIA H200, the same GGUF files", ("llama.cpp", "moesaic"), rows)
+
+
 def rendered(page, runs):
     seen = []
 
@@ -244,6 +260,10 @@ def main(check):
             faults.append(f"{name} is not up to date: run tools/benchmarks/render.py")
         elif not check:
             path.write_text(new)
+    if not faults and not check:
+        PLOT.write_text(plot(runs))
+    if not faults and PLOT.read_text() != plot(runs):
+        faults.append(f"{PLOT.relative_to(ROOT)} is not up to date: run tools/benchmarks/render.py")
     if not faults:
         faults += [f"{run['file']}: no page has the table {run['table']}" for run in runs if run["table"] not in shown]
     print(*faults or [f"{len(runs)} runs"], sep="\n")

@@ -2,7 +2,7 @@
 
 from xml.sax.saxutils import escape
 
-WIDTH, NAMES, RIGHT, ROW, BAR, TOP = 720, 250, 120, 46, 16, 56
+WIDTH, NAMES, RIGHT, ROW, BAR, TOP = 720, 280, 120, 46, 16, 56
 COLOURS = ("#9aa4b2", "#2563eb")
 
 

@@ -20,6 +20,7 @@
 #include "backend/exchange.h"
 #include "base/memory.h"
 #include "core/batch.h"
+#include "core/logit_edits.h"
 #include "core/model_config.h"
 #include "core/weights.h"
 #include "moesaic/device.h"
@@ -210,6 +211,14 @@ class Backend {
   // logits: [host_rows, vocab] of the same step. A fault of the step is an error here, after which no step
   // runs.
   virtual Status sampled(std::span<SampledToken> /*tokens*/, std::span<float> /*logits*/) { return {}; }
+
+  // Changes logits of the step that was launched last, before the next one begins, and samples their rows
+  // anew; to be called once a step, if the backend can_edit(). host_rows: if there are any they take the
+  // place of the batch's: none of them is edited.
+  virtual bool can_edit() const { return false; }
+  virtual Status edit_rows(std::span<const EditedRow> /*rows*/, std::span<const int32_t> /*host_rows*/) {
+    return {};
+  }
 
   // A step: begin, the ops in the order of model/forward, end. logits: [logit_rows, vocab], none if the batch
   // has rows to sample.

@@ -43,6 +43,67 @@ TEST(DeviceSampling, ARequestForTheHostHoldsNobodyUp) {
   EXPECT_NEAR(steps, 150, 2);  // 100 beside the others, then 50
 }
 
+// Every way in which a request changes its logits.
+std::vector<SamplingParams> edited_params() {
+  return {{.frequency_penalty = 0.5},
+          {.temperature = 0.5, .presence_penalty = -1},
+          {.top_k = 5, .repetition_penalty = 1.3},
+          {.temperature = 2, .logit_bias = {{7, 99.5f}, {9, 99.0f}}},
+          {.allowed_tokens = {3, 77, 212, 499}},
+          {.temperature = 0, .bad_words = {{1}, {2}, {3, 4}}},
+          {.top_p = 0.9, .stop_tokens = many_stops(), .min_tokens = 5},
+          {.frequency_penalty = 1, .top_logprobs = 3},
+          {.top_logprobs = 0, .allowed_tokens = {3, 77}}};
+}
+
+// A request whose logits change goes on in every step, as the others do, and says what it says on a host.
+TEST(DeviceSampling, ADeviceThatEditsLogitsHoldsNobodyUp) {
+  const EngineOptions options{.context = 200, .max_batch = 12, .max_rows = 64};
+  Harness on_host(false, options), on_device(true, options, false, true);
+  for (Harness* run : {&on_host, &on_device}) {
+    run->submit(10, {.seed = 4, .max_tokens = 100});
+    uint64_t seed = 0;
+    for (SamplingParams p : edited_params()) {
+      p.seed = ++seed, p.max_tokens = 100;
+      run->submit(10 + static_cast<int>(seed), p);
+    }
+  }
+  int steps = 0;
+  size_t edited = 0;
+  on_device.backend.when_begun_ = [&](const Batch& batch) {
+    EXPECT_FALSE(batch.sampling.empty());
+    EXPECT_TRUE(batch.host_rows.empty());
+    ++steps;
+  };
+  on_device.backend.when_edited_ = [&](std::span<const EditedRow> rows, std::span<const int32_t> host_rows) {
+    edited += rows.size();
+    EXPECT_TRUE(host_rows.empty());
+  };
+  for (Harness* run : {&on_host, &on_device}) ASSERT_TRUE(run->engine.run_to_end().ok());
+  on_device.expect_equals(on_host);
+  EXPECT_LE(steps, 106);
+  EXPECT_GT(edited, 700u);
+  EXPECT_EQ(on_device.backend.most_in_flight_, 2u);
+  on_device.engine.scheduler().check();
+}
+
+// Few pages: requests are preempted and computed again, some while their edited row is in flight.
+TEST(DeviceSampling, EditsSurvivePreemption) {
+  const EngineOptions options{.context = 300, .max_batch = 6, .max_rows = 64, .kv_tokens = 448};
+  Harness on_host(false, options), on_device(true, options, false, true);
+  for (Harness* run : {&on_host, &on_device}) {
+    uint64_t seed = 50;
+    for (SamplingParams p : edited_params()) {
+      p.seed = ++seed, p.max_tokens = 120;
+      run->submit(40, p);
+    }
+    ASSERT_TRUE(run->engine.run_to_end().ok());
+  }
+  on_device.expect_equals(on_host);
+  EXPECT_GT(on_device.engine.stats().preemptions, 0u);
+  on_device.engine.scheduler().check();
+}
+
 // A prompt alone gets large steps, beside a request that decodes small ones.
 TEST(DeviceSampling, PromptsAreReadInSmallStepsBesideADecodingRequest) {
   Harness run(true, {.context = 700, .max_batch = 4, .max_rows = 128, .mixed_rows = 48});

@@ -68,7 +68,8 @@ Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const
                          .mixed_rows = o.mixed_rows > 0 ? o.mixed_rows : o.max_rows,
                          .max_batch = o.max_batch,
                          .draft_rows = o.draft_rows > 0 ? o.draft_rows : o.max_rows,
-                         .prefix_cache = o.prefix_cache});
+                         .prefix_cache = o.prefix_cache,
+                         .can_edit = backend.can_edit()});
   if (drafter) engine.speculate(std::move(drafter), o.draft_tokens);
   engine.update_stats();
   return engine;
@@ -214,6 +215,48 @@ void Engine::take_rows(std::span<const WantedRow> rows, std::span<float> logits,
     Request& r = *rows[i].request;
     if (rows[i].holds()) take_token(r, r.sampler->take(std::move(sampled[i])));
   }
+}
+
+// The step that needs the mask has hardly begun, so there is time to wait for it: until the deadline, or for
+// as long as it takes.
+bool Engine::wait_for_mask(const Sampler& sampler, Clock::time_point deadline, bool long_too) {
+  while (!sampler.ready() && (long_too || Clock::now() < deadline))
+    sampler.wait_until(long_too ? Clock::now() + kMaskWait : deadline);
+  return sampler.ready();
+}
+
+// The tokens before these rows are taken. A mask that is late is the host's to wait for, which has room for
+// so many rows.
+Status Engine::edit_rows(ScheduledBatch& step) {
+  if (std::ranges::none_of(step.wanted, &WantedRow::edited)) return {};
+  const Clock::time_point deadline = Clock::now() + kMaskWait;
+  std::vector<EditedRow> rows;
+  auto host_rows = std::ranges::count_if(step.wanted, &WantedRow::host);
+  bool late = false;
+  for (size_t i = 0; i < step.wanted.size(); ++i) {
+    WantedRow& row = step.wanted[i];
+    Request& r = *row.request;
+    if (!row.edited || r.done()) continue;
+    if (!wait_for_mask(*r.sampler, deadline, host_rows >= Scheduler::kHostRows)) {
+      Scheduler::leave_to_host(row);
+      ++host_rows, late = true;
+      continue;
+    }
+    Result<LogitEdits> edits = r.sampler->edits(static_cast<size_t>(config_.vocab));
+    if (!edits.ok()) {
+      take_token(r, edits.status());
+      continue;
+    }
+    rows.push_back({.row = static_cast<int32_t>(i),
+                    .sampling = r.sampler->edited_sampling(0).value(),
+                    .edits = std::move(edits.value())});
+  }
+  if (rows.empty() && !late) return {};
+  std::vector<int32_t> host;
+  for (size_t i = 0; late && i < step.wanted.size(); ++i) {
+    if (step.wanted[i].host) host.push_back(static_cast<int32_t>(i));
+  }
+  return backend_->edit_rows(rows, host);
 }
 
 bool Engine::may_pick(const WantedRow& row) {
@@ -388,6 +431,7 @@ Status Engine::run_step() {
   if (on_device && launched.ok()) begun = scheduler_->draft_ahead(next);
   Status status = take_sampled();
   if (!launched.ok()) status = launched;
+  if (status.ok()) status = edit_rows(next);
   if (!status.ok()) return fail(status);
   if (store_) scheduler_->begin_fetches();
   measure_prompts(next, begun_at);

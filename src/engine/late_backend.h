@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "backend/host_kv_copier.h"
+#include "core/choose_token.h"
 #include "drafting/make_drafter.h"
 #include "engine/engine.h"
 #include "engine/late_head.h"
@@ -53,11 +54,19 @@ class LateBackend final : public Backend {
   }
   std::unique_ptr<KvCopier> kv_copier() override { return std::make_unique<HostKvCopier>(*this); }
   bool can_sample() const override { return samples_; }
+  bool can_edit() const override { return edits_; }
+  Status edit_rows(std::span<const EditedRow> rows, std::span<const int32_t> host_rows) override {
+    edited_.back().assign(rows.begin(), rows.end());
+    if (!host_rows.empty()) steps_.back().host_rows.assign(host_rows.begin(), host_rows.end());
+    if (when_edited_) when_edited_(rows, host_rows);
+    return {};
+  }
   Status begin_step(const Batch& batch) override {
     const Status valid = validate(batch, config_, layout_, 256);
     if (!valid.ok()) return valid;
     if (when_begun_) when_begun_(batch);
     steps_.push_back(batch);
+    edited_.emplace_back();
     most_in_flight_ = std::max(most_in_flight_, steps_.size());
     ++begun_;
     return {};
@@ -71,23 +80,20 @@ class LateBackend final : public Backend {
   Status end_step() override {
     if (!steps_.back().sampling.empty()) return {};
     // The steps before this one run first; their tokens are asked for later.
-    for (; steps_.size() > 1; steps_.pop_front()) results_.push_back(sample(steps_.front()));
+    while (steps_.size() > 1) sample_first();
     before_ = begin_run(steps_.front(), before_);
     const std::vector<int32_t> first = run(before_.batch);
-    steps_.pop_front();
+    steps_.pop_front(), edited_.pop_front();
     for (size_t i = 0; i < first.size(); ++i) put_logits(first[i], logits_.subspan(i * kVocab, kVocab));
     return {};
   }
   Status sampled(std::span<SampledToken> tokens, std::span<float> logits) override {
     if (fail_at_ == begun_) {
-      steps_.clear(), results_.clear();
+      steps_.clear(), edited_.clear(), results_.clear();
       if (head_) head_->forget();
       return {StatusCode::kInternal, "a fault"};
     }
-    if (results_.empty()) {
-      results_.push_back(sample(steps_.front()));
-      steps_.pop_front();
-    }
+    if (results_.empty()) sample_first();
     const StepResult& result = results_.front();
     EXPECT_EQ(result.tokens.size(), tokens.size());
     EXPECT_EQ(result.host_first.size() * kVocab, logits.size());
@@ -115,6 +121,8 @@ class LateBackend final : public Backend {
   size_t most_in_flight_ = 0;
   int begun_ = 0, fail_at_ = -1;
   std::function<void(const Batch&)> when_begun_;
+  bool edits_ = false;  // before an engine is made of it
+  std::function<void(std::span<const EditedRow>, std::span<const int32_t>)> when_edited_;
 
  private:
   uint64_t* page_of(int layer, int32_t page) {
@@ -156,7 +164,18 @@ class LateBackend final : public Backend {
     std::vector<SampledToken> tokens;
     std::vector<int32_t> host_first;
   };
-  StepResult sample(const Batch& queued) {
+  void sample_first() {
+    results_.push_back(sample(steps_.front(), edited_.front()));
+    steps_.pop_front(), edited_.pop_front();
+  }
+  // Samples as a device does that changes the logits of some rows first.
+  int32_t sample(int32_t first, const EditedRow& row) const {
+    std::vector<float> logits(kVocab);
+    put_logits(first, logits);
+    apply_edits(row.edits, logits);
+    return choose_token(logits, {}, row.sampling);
+  }
+  StepResult sample(const Batch& queued, const std::vector<EditedRow>& edited) {
     RunStep step = begin_run(queued, before_);
     std::vector<int32_t> tokens = run(step.batch);
     StepResult result;
@@ -165,7 +184,12 @@ class LateBackend final : public Backend {
     for (size_t i = 0; i < tokens.size(); ++i) {
       const int32_t first = tokens[i];
       const DeviceSampling& params = step.batch.sampling[i];
-      if (params.temperature > 0) tokens[i] += static_cast<int32_t>(params.uniform * kChoices);
+      const auto change = std::ranges::find(edited, static_cast<int32_t>(i), &EditedRow::row);
+      if (change != edited.end()) {
+        tokens[i] = sample(first, *change);
+      } else if (params.temperature > 0) {
+        tokens[i] += static_cast<int32_t>(params.uniform * kChoices);
+      }
       sampled.push_back({.token = tokens[i]});
       if (params.logprobs < 0) continue;
       std::vector<float> logits(kVocab);
@@ -184,6 +208,7 @@ class LateBackend final : public Backend {
   KvLayout layout_;
   std::vector<uint64_t> full_, window_;  // of each position, a hash of the tokens up to it
   std::deque<Batch> steps_;
+  std::deque<std::vector<EditedRow>> edited_;  // of each of them
   std::deque<StepResult> results_;
   RunStep before_;  // that ran last
   std::span<float> logits_;
@@ -200,17 +225,19 @@ struct Harness {
   std::vector<std::vector<int32_t>> received;  // to each request's callback
   std::vector<std::vector<TokenLogprobs>> received_logprobs;
 
-  static Engine make(LateBackend& backend, const ModelConfig& config, const EngineOptions& options,
-                     bool head) {
+  static Engine make(LateBackend& backend, const ModelConfig& config, const EngineOptions& options, bool head,
+                     bool edits) {
     EXPECT_TRUE(backend.load(config, {}, {}).ok());
+    backend.edits_ = edits;
     if (head) backend.add_head();
     return Engine::create(backend, config, options,
                           head ? make_drafter(DrafterKind::kEagle3, backend.draft_head()) : nullptr)
         .value();
   }
   // head: drafts come from the backend's draft head.
-  Harness(bool samples, const EngineOptions& options, bool head = false)
-      : backend(samples), engine(make(backend, config, options, head)) {}
+  // edits: the backend changes logits before it samples.
+  Harness(bool samples, const EngineOptions& options, bool head = false, bool edits = false)
+      : backend(samples), engine(make(backend, config, options, head, edits)) {}
 
   // Blocks outlive their pages from here on; before any request.
   const KvStore* keep(const KvStoreOptions& where, uint64_t fingerprint = 1) {

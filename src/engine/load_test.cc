@@ -61,7 +61,7 @@ class Scenario {
   explicit Scenario(uint32_t seed, Drafts drafts = Drafts::kNone, const KvStoreOptions& store = {})
       : rng_(seed),
         client_rng_(seed),
-        run_(below(2) == 0, options(drafts == Drafts::kHead), drafts == Drafts::kHead),
+        run_(below(2) == 0, options(drafts == Drafts::kHead), drafts == Drafts::kHead, seed % 3 > 0),
         alone_(false, {.context = context_, .max_rows = 64, .prefix_cache = false}) {
     if (prefix_cache_ && store.any()) run_.keep(store);
     if (prefix_cache_ && !store.folder.empty()) files_ = store.folder + "/moesaic-kv";
@@ -277,9 +277,9 @@ TEST(Load, AHeadsDraftsChangeNoToken) { expect_no_token_changed(Scenario::Drafts
 // The masks of a hostile schema may take long; a request that waits for its own sits out steps, and that is
 // all.
 TEST(Load, DecodingGoesOnBesideMasksThatTakeLong) {
-  for (const bool samples : {false, true}) {
+  for (const auto& [samples, edits] : {std::pair(false, false), {true, false}, {true, true}}) {
     Grammar grammar;
-    Harness run(samples, {.context = 400, .max_batch = 4});
+    Harness run(samples, {.context = 400, .max_batch = 4}, false, edits);
     run.submit(10, {.temperature = 0});
     while (run.received[0].size() < 3) ASSERT_TRUE(run.engine.step().ok());
     std::optional<MasksTakeLong> masks_take_long(grammar);
@@ -303,6 +303,20 @@ TEST(Load, DecodingGoesOnBesideMasksThatTakeLong) {
   }
 }
 
+// A list of tokens that the grammar does not take.
+TEST(Load, ARequestThatAllowsNoTokenEndsAlone) {
+  for (const bool edits : {false, true}) {
+    Grammar grammar;
+    Harness run(true, {.context = 100, .max_batch = 4}, false, edits);
+    run.submit(10, {.seed = 4, .max_tokens = 20});
+    grammar.hold_to(run.submit(10, {.max_tokens = 20, .allowed_tokens = {kVocab - 1}}));
+    ASSERT_TRUE(run.engine.run_to_end().ok());
+    EXPECT_EQ(run.received[0].size(), 20u);
+    EXPECT_EQ(run.requests[1]->finish, FinishReason::kError);
+    EXPECT_EQ(run.requests[1]->error.message(), "at step 0 the request allows no token");
+  }
+}
+
 constexpr std::chrono::steady_clock::time_point kNever(std::chrono::hours(24 * 365 * 10));
 
 // A request that waits for its mask loses its pages, and its mask is there while its logits are computed
@@ -317,7 +331,8 @@ TEST(Load, AMaskMayComeWhileAPreemptedRequestIsComputedAgain) {
     ASSERT_TRUE(alone.engine.run_to_end().ok());
 
     Harness run(device,
-                {.context = 128, .max_batch = 2, .max_rows = 64, .kv_tokens = 160, .prefix_cache = false});
+                {.context = 128, .max_batch = 2, .max_rows = 64, .kv_tokens = 160, .prefix_cache = false},
+                false, seed % 4 == 3);
     run.submit(20, {.temperature = 0, .max_tokens = 100});
     grammar.hold_to(run.submit(60, params));
     for (int step = 0; step < 12; ++step) ASSERT_TRUE(run.engine.step().ok());

@@ -97,28 +97,47 @@ Sampler::Sampler(const SamplingParams& params, std::span<const int32_t> prompt) 
   for (const int32_t t : prompt) prompt_[t] = true;
 }
 
-void Sampler::adjust(std::span<float> logits) const {
-  for (const auto& [token, bias] : params_.logit_bias) logits[token] += bias;
-  const auto repeat = [&](int32_t token) {
-    float& v = logits[token];
-    v = static_cast<float>(v > 0 ? v / params_.repetition_penalty : v * params_.repetition_penalty);
+std::vector<TokenEdit> Sampler::token_edits() const {
+  std::vector<TokenEdit> out;
+  const auto add = [&](const auto& map, const auto& edit_of) {
+    const auto before = std::ssize(out);
+    for (const auto& entry : map) out.push_back(edit_of(entry));
+    std::inplace_merge(out.begin(), out.begin() + before, out.end(),
+                       [](const TokenEdit& a, const TokenEdit& b) { return a.token < b.token; });
   };
-  if (params_.repetition_penalty != 1.0) {
-    for (const auto& [token, seen] : prompt_) repeat(token);
-    for (const auto& [token, times] : generated_) {
-      if (!prompt_.contains(token)) repeat(token);
+  add(params_.logit_bias, [](const auto& e) { return TokenEdit{.token = e.first, .bias = e.second}; });
+  add(prompt_,
+      [&](const auto& e) { return TokenEdit{.token = e.first, .repetition = params_.repetition_penalty}; });
+  add(generated_, [&](const auto& e) {
+    return TokenEdit{
+        .token = e.first,
+        .repetition = params_.repetition_penalty,
+        .penalty = static_cast<float>(params_.presence_penalty + params_.frequency_penalty * e.second)};
+  });
+  size_t kept = 0;
+  for (const TokenEdit& e : out) {
+    if (kept == 0 || out[kept - 1].token != e.token) {
+      out[kept++] = e;
+      continue;
     }
+    TokenEdit& same = out[kept - 1];
+    same.bias += e.bias, same.penalty += e.penalty;
+    if (e.repetition != 1.0) same.repetition = e.repetition;
   }
-  for (const auto& [token, times] : generated_)
-    logits[token] -= static_cast<float>(params_.presence_penalty + params_.frequency_penalty * times);
+  out.resize(kept);
+  return out;
 }
 
-void Sampler::restrict_to_allowed(std::span<float> logits) const {
-  if (params_.allowed_tokens.empty()) return;
-  std::vector<float> kept;
-  for (const int32_t token : params_.allowed_tokens) kept.push_back(logits[token]);
-  std::fill(logits.begin(), logits.end(), kNever);
-  for (size_t i = 0; i < kept.size(); ++i) logits[params_.allowed_tokens[i]] = kept[i];
+Result<std::vector<uint64_t>> Sampler::allowed(size_t vocab) const {
+  std::vector<uint64_t> mask;
+  if (!matcher_ && params_.allowed_tokens.empty()) return mask;
+  mask.assign((vocab + 63) / 64, params_.allowed_tokens.empty() ? ~uint64_t{0} : 0);
+  for (const int32_t token : params_.allowed_tokens)
+    mask[static_cast<size_t>(token) / 64] |= uint64_t{1} << (token % 64);
+  if (!matcher_) return mask;
+  ASSIGN_OR_RETURN(const std::span<const uint64_t> grammar, matcher_->allowed());
+  for (size_t word = 0; word < mask.size(); ++word) mask[word] &= word_of(grammar, word);
+  return mask;
 }
 
 std::vector<int32_t> Sampler::forbidden() const {
@@ -142,19 +161,28 @@ void Sampler::forbid(std::span<float> logits) const {
   for (auto at = taken.rbegin(); at != taken.rend(); ++at) logits[at->second] = at->first;
 }
 
-Status Sampler::restrict_to_grammar(std::span<float> logits) const {
-  if (!matcher_) return {};
-  ASSIGN_OR_RETURN(const std::span<const uint64_t> allowed, matcher_->allowed());
-  for (size_t first = 0; first < logits.size(); first += 64) {
-    const std::span<float> part = logits.subspan(first, std::min<size_t>(64, logits.size() - first));
-    const uint64_t word = word_of(allowed, first / 64);
-    if (word == 0) std::ranges::fill(part, kNever);
-    if (word == 0 || word == ~uint64_t{0}) continue;
-    for (size_t i = 0; i < part.size(); ++i) {
-      if ((word >> i & 1) == 0) part[i] = kNever;
+// What is forbidden may be sampled where nothing else is left.
+Result<LogitEdits> Sampler::edits(size_t vocab) const {
+  LogitEdits out{.tokens = token_edits()};
+  ASSIGN_OR_RETURN(out.allowed, allowed(vocab));
+  const auto left = [&](const std::vector<uint64_t>& mask) {
+    for (size_t word = 0; word < mask.size(); ++word) {
+      const uint64_t used = 64 * (word + 1) <= vocab ? ~uint64_t{0} : (uint64_t{1} << vocab % 64) - 1;
+      if ((mask[word] & used) != 0) return true;
     }
+    return false;
+  };
+  if (!out.allowed.empty() && !left(out.allowed)) return no_token();
+  const std::vector<int32_t> never = forbidden();
+  if (never.empty()) return out;
+  std::vector<uint64_t> mask = out.allowed;
+  if (mask.empty()) mask.assign((vocab + 63) / 64, ~uint64_t{0});
+  for (const int32_t token : never) {
+    if (token >= 0 && static_cast<size_t>(token) < vocab)
+      mask[static_cast<size_t>(token) / 64] &= ~(uint64_t{1} << (token % 64));
   }
-  return {};
+  if (left(mask)) out.allowed = std::move(mask);
+  return out;
 }
 
 // True if the grammar goes on with this token.
@@ -170,12 +198,12 @@ Result<SampledToken> Sampler::pick(std::span<float> logits, const LogitsChange& 
   std::vector<float> raw;
   if (wants_logprobs && (change || changes_logits(step_))) raw.assign(logits.begin(), logits.end());
   RETURN_IF_ERROR(apply(change, logits));
-  adjust(logits);
-  restrict_to_allowed(logits);
-  RETURN_IF_ERROR(restrict_to_grammar(logits));
+  LogitEdits edits{.tokens = token_edits()};
+  ASSIGN_OR_RETURN(edits.allowed, allowed(logits.size()));
+  apply_edits(edits, logits);
   forbid(logits);
   const int32_t token = choose_token(logits, {}, draft_sampling(0));
-  if (token < 0) return invalid("at step {} the request allows no token", step_);
+  if (token < 0) return no_token();
   SampledToken out{.token = said_for(token)};
   if (wants_logprobs)
     out.logprobs =
@@ -194,8 +222,14 @@ int32_t Sampler::said_for(int32_t sampled) const {
   return may_follow(token) ? token : sampled;
 }
 
+Status Sampler::no_token() const { return invalid("at step {} the request allows no token", step_); }
+
 std::optional<DeviceSampling> Sampler::device_sampling(int ahead) const {
-  if (changes_logits(step_ + ahead) || (override_ && ahead >= override_->untouched())) return {};
+  return changes_logits(step_ + ahead) ? std::nullopt : edited_sampling(ahead);
+}
+
+std::optional<DeviceSampling> Sampler::edited_sampling(int ahead) const {
+  if (override_ && ahead >= override_->untouched()) return {};
   DeviceSampling sampling = draft_sampling(ahead);
   sampling.logprobs = params_.top_logprobs;
   return sampling;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/batch.h"
+#include "core/logit_edits.h"
 #include "engine/token_override.h"
 #include "grammar/mask_thread.h"
 #include "moesaic/status.h"
@@ -48,8 +49,14 @@ class Sampler {
   Result<SampledToken> sample(std::span<float> logits, const LogitsChange& change = {});
   // Says how a backend samples the same token from the same logits. ahead: tokens that it has sampled since
   // take(). Nothing: it cannot, as penalties, biases, grammars, forbidden tokens and places where the
-  // override may act need the host.
+  // override may act depend on these tokens.
   std::optional<DeviceSampling> device_sampling(int ahead) const;
+  // Says the same, except for penalties, biases, grammars and forbidden tokens: edits() says these once the
+  // tokens before are taken. Nothing: the override may act.
+  std::optional<DeviceSampling> edited_sampling(int ahead) const;
+  // Returns how the next token's logits are changed before it is sampled. vocab: of the logits. To be called
+  // while ready(). Fails if no token is allowed.
+  Result<LogitEdits> edits(size_t vocab) const;
   // Says the same to a drafter, even if penalties and the like will change the logits.
   DeviceSampling draft_sampling(int ahead) const;
   // Takes what was picked, here or there, and remembers it for the penalties; -1: a logit was not finite.
@@ -57,12 +64,14 @@ class Sampler {
 
  private:
   bool adjusts() const;
+  Status no_token() const;
   // True if penalties, biases, a grammar or forbidden tokens change them.
   bool changes_logits(uint64_t step) const;
   void remember(int32_t token);
-  void adjust(std::span<float> logits) const;
-  void restrict_to_allowed(std::span<float> logits) const;
-  Status restrict_to_grammar(std::span<float> logits) const;
+  // Biases and penalties.
+  std::vector<TokenEdit> token_edits() const;
+  // LogitEdits::allowed by the list of allowed tokens and by the grammar.
+  Result<std::vector<uint64_t>> allowed(size_t vocab) const;
   bool may_follow(int32_t token) const;
   // Forbids stop tokens before min_tokens and the ends of bad words, unless nothing else is left.
   void forbid(std::span<float> logits) const;

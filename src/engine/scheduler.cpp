@@ -29,8 +29,6 @@ std::optional<DeviceSampling> device_sampling(const Request& r, int ahead) {
   if (r.on_logits || r.change_logits || shows_prompt(r)) return {};
   return r.sampler->device_sampling(ahead);
 }
-// True if the host has to sample the token that its next rows give.
-bool host_samples(const Request& r) { return !device_sampling(r, token_in_flight(r)); }
 // The next step samples the token that is so many behind its last one, at most.
 int furthest_ahead(const Request& r) { return token_in_flight(r) + r.draft.unsure() + r.draft.rows_ahead(); }
 // Counts those of its next `rows` rows that are of the prompt and whose logits are still to be shown.
@@ -41,6 +39,22 @@ int shown_rows(const Request& r, int rows) {
 }
 
 }  // namespace
+
+std::optional<DeviceSampling> Scheduler::edited_sampling(const Request& r, int ahead) const {
+  if (!options_.can_edit || speculator_ != nullptr || r.on_logits || r.change_logits || shows_prompt(r))
+    return {};
+  return r.sampler->edited_sampling(ahead);
+}
+
+bool Scheduler::host_samples(const Request& r) const {
+  const int ahead = token_in_flight(r);
+  return !device_sampling(r, ahead) && !edited_sampling(r, ahead);
+}
+
+void Scheduler::leave_to_host(WantedRow& row) {
+  row.host = true, row.edited = false;
+  row.request->draft.leave_to_host();
+}
 
 void Scheduler::cache_blocks(Request& r) {
   if (!options_.prefix_cache) return;
@@ -282,9 +296,14 @@ std::optional<BegunDraft> Scheduler::draft_ahead(const ScheduledBatch& step) {
 void Scheduler::set_sampling(ScheduledBatch& scheduled) const {
   Batch& b = scheduled.batch;
   std::vector<DeviceSampling> sampling;
-  for (const WantedRow& row : scheduled.wanted) {
+  for (WantedRow& row : scheduled.wanted) {
     const int ahead = token_in_flight(*row.request) + row.draft_row;
-    const auto one = row.prompt ? std::nullopt : device_sampling(*row.request, ahead);
+    auto one = row.prompt ? std::nullopt : device_sampling(*row.request, ahead);
+    if (!one && !row.prompt) {
+      one = edited_sampling(*row.request, ahead);
+      row.edited = one.has_value();
+      if (one) one = DeviceSampling{.logprobs = one->logprobs};
+    }
     if (!one && speculator_ != nullptr) {
       b.host_rows.clear();
       return MOESAIC_CHECK(b.continuations.empty());
@@ -329,7 +348,7 @@ std::vector<std::shared_ptr<Request>> Scheduler::prompts_in_turn() const {
 // if one needs it.
 void Scheduler::give_host_turns() {
   const bool prompts = std::ranges::any_of(
-      running_, [](const auto& r) { return computes_prompt(*r) && (shows_prompt(*r) || host_samples(*r)); });
+      running_, [&](const auto& r) { return computes_prompt(*r) && (shows_prompt(*r) || host_samples(*r)); });
   const size_t rows = prompts ? kHostRows / 2 : kHostRows;
   std::vector<Request*> turns;
   for (const auto& r : running_) {

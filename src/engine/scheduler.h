@@ -34,6 +34,7 @@ struct WantedRow {
   int draft_row = 0;    // n: the row computes the nth token of the request's draft; 0: it computes none
   bool prompt = false;  // it is a prompt's row whose logits are only shown (Request::on_prompt_logits)
   bool host = true;     // the host takes its logits; false: the device samples its token
+  bool edited = false;  // the device samples its token once the sampler's edits() are known
   int restarts = 0;     // of the request, when the row was scheduled
   // True if the tokens before it are those that were drafted; else nothing is sampled from it.
   bool holds() const { return !request->done() && draft_row == request->draft.accepted(request->tokens); }
@@ -58,6 +59,7 @@ class Scheduler {
     int max_batch = 1;     // requests at a time
     int draft_rows = 512;  // most rows of all drafts of a step
     bool prefix_cache = true;
+    bool can_edit = false;  // the backend's
   };
   // A request decodes for so many steps before a client without a place may have its place. It has a step
   // more for each kTurnTokens of its tokens if these are more, since they may have to be computed again.
@@ -93,6 +95,9 @@ class Scheduler {
   // True if the next step may be launched while drafts are in flight that only the device knows: the device
   // samples whatever comes next.
   bool can_continue() const;
+  // The mask of an edited row is late: the host takes the row's logits instead. The row is of the only step
+  // in flight that has rows of the request.
+  static void leave_to_host(WantedRow& row);
   // Begins a draft behind the step, which was just launched; nothing: none was begun.
   std::optional<BegunDraft> draft_ahead(const ScheduledBatch& step);
   // The tokens of a request's rows in the running step are taken: the rows of a draft that were refused count
@@ -151,6 +156,11 @@ class Scheduler {
   void plan(const std::shared_ptr<Request>& request, int rows, Plan& plan);
   void admit(Plan& plan);
   int rows_for(const Request& request, const Plan& plan) const;
+  // Says how the device samples the token that is so many behind the request's last one once its edits are
+  // known; nothing: it cannot.
+  std::optional<DeviceSampling> edited_sampling(const Request& request, int ahead) const;
+  // True if the host has to sample the token that the request's next rows give.
+  bool host_samples(const Request& request) const;
   void give_host_turns();
   StepAccount add_drafts(const Plan& plan);
   // Returns how many rows of drafts fit into a step that has so many other rows.

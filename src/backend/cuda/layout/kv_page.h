@@ -11,17 +11,12 @@
 // whole.
 #pragma once
 
+#include "base/host_device.h"
 #include "core/kv_page.h"
 
 namespace moesaic::cuda {
 
 static_assert(kPageTokens == 32);  // V's rows are 64 bytes, and the kernels' tiles are made for them
-
-#ifdef __CUDACC__
-#define MOESAIC_HOST_DEVICE __host__ __device__
-#else
-#define MOESAIC_HOST_DEVICE
-#endif
 
 // Chunk `chunk` of a row of 64 or 128 bytes, in elements of 16 bits.
 MOESAIC_HOST_DEVICE constexpr int swizzled_chunk(int row_bytes, int row, int chunk) {
@@ -44,7 +39,5 @@ MOESAIC_HOST_DEVICE constexpr int k8_at(int head_dim, int token, int d) {
   return (d / 64 * kPageTokens + token) * width + d % 64;
 }
 MOESAIC_HOST_DEVICE constexpr int v8_at(int token, int d) { return d * kPageTokens + token; }
-
-#undef MOESAIC_HOST_DEVICE
 
 }  // namespace moesaic::cuda

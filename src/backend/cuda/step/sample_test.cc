@@ -136,6 +136,56 @@ class SampleTest : public testing::TestWithParam<int> {
     }
   }
 
+  // Only rows that are edited give a token; -9: it is not.
+  void expect_edited_tokens(const std::vector<float>& logits, int vocab, const std::vector<EditedRow>& rows,
+                            const std::vector<int32_t>& want) {
+    const auto count = static_cast<int>(rows.size());
+    std::vector<RowEdits::Row> row_list;
+    std::vector<EditedToken> tokens(1);
+    std::vector<uint32_t> masks(1);
+    for (const EditedRow& row : rows) {
+      row_list.push_back({.row = row.row,
+                          .first = static_cast<int32_t>(tokens.size()),
+                          .count = static_cast<int32_t>(row.edits.tokens.size()),
+                          .allowed = row.edits.allowed.empty() ? -1 : static_cast<int32_t>(masks.size()),
+                          .sampling = row.sampling});
+      for (const TokenEdit& edit : row.edits.tokens) tokens.push_back({.edit = edit, .logit = 0});
+      for (const uint64_t word : row.edits.allowed)
+        masks.insert(masks.end(), {static_cast<uint32_t>(word), static_cast<uint32_t>(word >> 32)});
+    }
+    const DeviceBuffer device_logits = upload(logits), device_rows = upload(row_list),
+                       device_tokens = upload(tokens), device_masks = upload(masks),
+                       numbers = upload(std::vector<int32_t>{77, 1}),
+                       sampled_tokens = upload(std::vector<int32_t>(kMaxRows, -9));
+    const RowEdits edits{.rows = device_rows.as<RowEdits::Row>(),
+                         .count = count,
+                         .tokens = device_tokens.as<EditedToken>(),
+                         .allowed = device_masks.as<uint32_t>()};
+    ASSERT_TRUE(edit_logits(device_logits.as<float>(), vocab, edits, nullptr).ok());
+    ASSERT_TRUE(sample({.logits = device_logits.as<float>(),
+                        .vocab = vocab,
+                        .fault = numbers.as<int>(),
+                        .sampled_tokens = sampled_tokens.as<int32_t>(),
+                        .results = results_.as<SampleResult>(),
+                        .result_buffer = numbers.as<int32_t>() + 1,
+                        .stride = kMaxRows,
+                        .edits = edits},
+                       GetParam(), nullptr)
+                    .ok());
+    std::vector<int32_t> got(kMaxRows);
+    EXPECT_EQ(cudaMemcpy(got.data(), sampled_tokens.as<int32_t>(), got.size() * sizeof(int32_t),
+                         cudaMemcpyDeviceToHost),
+              0);
+    EXPECT_EQ(got, want) << "of " << vocab;
+    const SampleResult* results = results_.as<SampleResult>() + kMaxRows;
+    for (const EditedRow& row : rows) {
+      EXPECT_EQ(results[row.row].token, got[row.row]);
+      if (row.sampling.logprobs >= 0) {
+        EXPECT_EQ(results[row.row].logit, logits[int64_t{row.row} * vocab + got[row.row]]);
+      }
+    }
+  }
+
   PinnedBuffer results_;
 };
 
@@ -162,6 +212,42 @@ TEST_P(SampleTest, TokensAreTheHostsForEveryVocabularyAndSpread) {
       for (const SamplingParams& p : kCases)
         expect_the_hosts_tokens(p, vocab, deviation, vocab > 10000 ? 16 : 96);
     }
+  }
+}
+
+// Rows whose logits are changed on the device, the last one first: the host's tokens, and of the
+// log-probabilities that were there before, the token's own.
+TEST_P(SampleTest, EditedRowsGiveTheHostsTokens) {
+  const std::vector<SamplingParams> params = {
+      {.temperature = 0, .frequency_penalty = 2},
+      {.presence_penalty = -1.5, .top_logprobs = 0},
+      {.top_p = 0.9, .repetition_penalty = 1.2},
+      {.top_k = 20, .repetition_penalty = 0.7, .logit_bias = {{0, 9.f}, {30, -50.f}}},
+      {.temperature = 0.5, .allowed_tokens = {1, 5, 17, 30}},
+      {.top_p = 0.5, .allowed_tokens = {2}},
+      {.stop_tokens = {0, 3, 9}, .min_tokens = 100, .bad_words = {{7}, {8}}},
+      {.logit_bias = {{4, 20.f}}, .top_logprobs = 2, .bad_words = {{4}}}};
+  for (const int vocab : {31, 5001, 201088}) {
+    std::mt19937 rng(static_cast<uint32_t>(vocab));
+    std::normal_distribution<float> normal(0, 3);
+    std::vector<float> logits(static_cast<size_t>(vocab) * kMaxRows);
+    for (float& v : logits) v = normal(rng);
+    const std::vector<int32_t> prompt = {1, 2, 3, 30, 29};
+    std::vector<EditedRow> rows;
+    std::vector<int32_t> want(kMaxRows, -9);
+    for (int row = kMaxRows - 1; row >= 0; row -= 2) {
+      SamplingParams p = params[static_cast<size_t>(row) / 2];
+      p.seed = static_cast<uint64_t>(row);
+      Sampler sampler(p, prompt);
+      for (const int32_t token : {3, 3, 12}) ASSERT_TRUE(sampler.take({.token = token}).ok());
+      rows.push_back({.row = row,
+                      .sampling = sampler.edited_sampling(0).value(),
+                      .edits = sampler.edits(static_cast<size_t>(vocab)).value()});
+      const auto first = logits.begin() + static_cast<int64_t>(row) * vocab;
+      std::vector<float> copy(first, first + vocab);
+      want[static_cast<size_t>(row)] = sampler.sample(copy).value().token;
+    }
+    expect_edited_tokens(logits, vocab, rows, want);
   }
 }
 

@@ -16,6 +16,18 @@ SampledToken token_of(const SampleResult& result) {
   return out;
 }
 
+namespace {
+
+// Bytes of edits that are sent at once: 300 masks of 201,088 tokens. One row always fits.
+constexpr size_t kEditBytes = size_t{8} << 20;
+size_t mask_words(size_t vocab) { return (vocab + 31) / 32 + 1; }
+size_t edit_bytes(size_t vocab) {
+  return std::max(kEditBytes,
+                  sizeof(RowEdits::Row) + vocab * sizeof(EditedToken) + mask_words(vocab) * sizeof(uint32_t));
+}
+
+}  // namespace
+
 StepIo::~StepIo() {
   for (const cudaEvent_t event : events_) {
     if (event != nullptr) cudaEventDestroy(event);
@@ -25,6 +37,10 @@ StepIo::~StepIo() {
 Status StepIo::open(int max_rows, int vocab) {
   max_rows_ = max_rows, vocab_ = vocab;
   ASSIGN_OR_RETURN(host_logits_, PinnedBuffer::allocate(2 * kHostRows * vocab_ * sizeof(float)));
+  for (PinnedBuffer& packed : packed_edits_) {
+    ASSIGN_OR_RETURN(packed, PinnedBuffer::allocate(edit_bytes(vocab_)));
+  }
+  ASSIGN_OR_RETURN(edits_, DeviceBuffer::allocate(edit_bytes(vocab_), "logit edits"));
   ASSIGN_OR_RETURN(sampled_tokens_, DeviceBuffer::allocate(max_rows * sizeof(int32_t), "sampled tokens"));
   ASSIGN_OR_RETURN(results_,
                    PinnedBuffer::allocate(2 * static_cast<size_t>(max_rows) * sizeof(SampleResult)));
@@ -82,17 +98,85 @@ Status StepIo::sample(const StepShape& shape, const StepLayout& at, const float*
                       ctas, stream);
 }
 
-Status StepIo::launched(const float* logits, std::span<const int32_t> host_rows, cudaStream_t stream) {
-  MOESAIC_CHECK(std::ssize(host_rows) <= kHostRows);
-  float* to = host_logits_.as<float>() + sampling_steps_ % 2 * kHostRows * vocab_;
-  for (const int32_t row : host_rows) {
+Status StepIo::send_logits(const float* logits, std::span<const int32_t> rows, unsigned buffer,
+                           cudaStream_t stream) {
+  MOESAIC_CHECK(std::ssize(rows) <= kHostRows);
+  float* to = host_logits_.as<float>() + buffer * kHostRows * vocab_;
+  for (const int32_t row : rows) {
     RETURN_IF_ERROR(check(
         cudaMemcpyAsync(to, logits + row * vocab_, vocab_ * sizeof(float), cudaMemcpyDeviceToHost, stream),
         "logits"));
     to += vocab_;
   }
+  return check(cudaEventRecord(events_[buffer], stream), "step");
+}
+
+Status StepIo::launched(const float* logits, std::span<const int32_t> host_rows, cudaStream_t stream) {
   ++in_flight_;
-  return check(cudaEventRecord(events_[sampling_steps_++ % 2], stream), "step");
+  return send_logits(logits, host_rows, sampling_steps_++ % 2, stream);
+}
+
+size_t StepIo::bytes_of(const EditedRow& row) const {
+  return sizeof(RowEdits::Row) + row.edits.tokens.size() * sizeof(EditedToken) +
+         (row.edits.allowed.empty() ? 0 : mask_words(vocab_) * sizeof(uint32_t));
+}
+
+// Rows, tokens and masks behind each other; rows and tokens have doubles.
+Result<RowEdits> StepIo::send_edits(std::span<const EditedRow> rows, std::byte* packed, cudaStream_t stream) {
+  static_assert(sizeof(RowEdits::Row) % alignof(EditedToken) == 0);
+  size_t tokens = 0;
+  for (const EditedRow& row : rows) tokens += row.edits.tokens.size();
+  const size_t tokens_at = rows.size() * sizeof(RowEdits::Row),
+               masks_at = tokens_at + tokens * sizeof(EditedToken);
+  auto* const row_out = reinterpret_cast<RowEdits::Row*>(packed);
+  auto* const token_out = reinterpret_cast<EditedToken*>(packed + tokens_at);
+  size_t token = 0, word = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto& [row, sampling, edits] = rows[i];
+    row_out[i] = {.row = row,
+                  .first = static_cast<int32_t>(token),
+                  .count = static_cast<int32_t>(edits.tokens.size()),
+                  .allowed = edits.allowed.empty() ? -1 : static_cast<int32_t>(word),
+                  .sampling = sampling};
+    for (const TokenEdit& edit : edits.tokens) token_out[token++] = {.edit = edit, .logit = 0};
+    const size_t bytes = edits.allowed.size() * sizeof(uint64_t);
+    std::memcpy(packed + masks_at + word * sizeof(uint32_t), edits.allowed.data(), bytes);
+    word += bytes / sizeof(uint32_t);
+  }
+  const size_t bytes = masks_at + word * sizeof(uint32_t);
+  RETURN_IF_ERROR(check(cudaMemcpyAsync(edits_.as<void>(), packed, bytes, cudaMemcpyHostToDevice, stream),
+                        "logit edits"));
+  auto* const on_device = edits_.as<std::byte>();
+  return RowEdits{.rows = reinterpret_cast<const RowEdits::Row*>(on_device),
+                  .count = static_cast<int>(rows.size()),
+                  .tokens = reinterpret_cast<EditedToken*>(on_device + tokens_at),
+                  .allowed = reinterpret_cast<const uint32_t*>(on_device + masks_at)};
+}
+
+Status StepIo::edit(const StepLayout& at, std::span<const EditedRow> rows, std::span<const int32_t> host_rows,
+                    float* logits, int ctas, const int* fault, const StepWait& wait, cudaStream_t stream) {
+  MOESAIC_CHECK(in_flight_ > 0);
+  const unsigned buffer = (sampling_steps_ - 1) % 2;
+  while (!rows.empty()) {
+    size_t count = 0, bytes = 0;
+    while (count < rows.size() && bytes + bytes_of(rows[count]) <= edits_.bytes())
+      bytes += bytes_of(rows[count++]);
+    ASSIGN_OR_RETURN(const RowEdits edits,
+                     send_edits(rows.first(count), packed_edits_[buffer].as<std::byte>(), stream));
+    RETURN_IF_ERROR(edit_logits(logits, static_cast<int>(vocab_), edits, stream));
+    RETURN_IF_ERROR(cuda::sample({.logits = logits,
+                                  .vocab = static_cast<int>(vocab_),
+                                  .fault = fault,
+                                  .sampled_tokens = sampled_tokens_.as<int32_t>(),
+                                  .results = results_.as<SampleResult>(),
+                                  .result_buffer = input(at.result_buffer),
+                                  .stride = max_rows_,
+                                  .edits = edits},
+                                 ctas, stream));
+    rows = rows.subspan(count);
+    if (!rows.empty()) RETURN_IF_ERROR(wait(stream, "logit edits"));
+  }
+  return send_logits(logits, host_rows, buffer, stream);
 }
 
 Result<int> StepIo::sampled(std::span<SampledToken> tokens, std::span<float> logits, const StepWait& wait) {

@@ -478,10 +478,28 @@ __device__ __noinline__ void find_logprobs(LogitRow row, int32_t token, int n, S
   if (n > 0) find_likeliest<Group>(row, n, result.top, s);
 }
 
+// A token's logit before edit_logits(); the token is allowed.
+__device__ float logit_before(const RowEdits& edits, const RowEdits::Row& row, const float* logits,
+                              int32_t token) {
+  const EditedToken* const tokens = edits.tokens + row.first;
+  int first = 0, last = row.count;
+  while (first < last) {
+    const int middle = (first + last) / 2;
+    if (tokens[middle].edit.token < token) {
+      first = middle + 1;
+    } else {
+      last = middle;
+    }
+  }
+  return first < row.count && tokens[first].edit.token == token ? tokens[first].logit : logits[token];
+}
+
 template <class Group>
 __device__ void sample_row(const SampleRows& p, SampleShared& s) {
   constexpr int kTogether = Group::kCtas * 32;
-  const int index = static_cast<int>(blockIdx.y), part = (p.vocab + kTogether - 1) / kTogether * 32;
+  const RowEdits::Row* edit = p.edits.count > 0 ? &p.edits.rows[blockIdx.y] : nullptr;
+  const int index = edit != nullptr ? edit->row : static_cast<int>(blockIdx.y),
+            part = (p.vocab + kTogether - 1) / kTogether * 32;
   const int rank = Group::rank();
   LogitRow row{.logits = p.logits + static_cast<int64_t>(index) * p.vocab,
                .first = rank * part,
@@ -492,17 +510,21 @@ __device__ void sample_row(const SampleRows& p, SampleShared& s) {
   SampleResult& result = p.results[*p.result_buffer * p.stride + index];
   int32_t likeliest = -1;
   if (token >= 0) {
-    const DeviceSampling& params = p.sampling[index];
+    const DeviceSampling& params = edit != nullptr ? edit->sampling : p.sampling[index];
     row.top = from_ordered_key(static_cast<uint32_t>(best >> 32));
     if (params.temperature > 0) token = sample_token<Group>(row, params, s);
-    if (params.logprobs >= 0) {
+    if (params.logprobs >= 0 && edit == nullptr) {
       likeliest = min(params.logprobs, p.vocab);
       find_logprobs<Group>(row, token, likeliest, result, s);
     }
   }
   if (rank == 0 && threadIdx.x == 0) {
     p.sampled_tokens[index] = result.token = token;
-    result.fault = *p.fault, result.likeliest = likeliest;
+    if (edit == nullptr) {
+      result.fault = *p.fault, result.likeliest = likeliest;
+    } else if (token >= 0 && edit->sampling.logprobs >= 0) {
+      result.logit = logit_before(p.edits, *edit, row.logits, token);
+    }
   }
   Group::sync();  // the others may still be reading this CTA's memory
 }
@@ -520,6 +542,29 @@ __global__ void MOESAIC_SAMPLE_CLUSTER __launch_bounds__(kThreads)
 #endif
 }
 #endif
+
+// No thread changes a logit that another one does: those that are not allowed are the second loop's.
+__global__ void edit_logits_kernel(float* logits, int vocab, const RowEdits edits) {
+  constexpr float kLeast = -3.402823466e38f;
+  const RowEdits::Row row = edits.rows[blockIdx.y];
+  float* const own = logits + static_cast<int64_t>(row.row) * vocab;
+  const uint32_t* const mask = row.allowed < 0 ? nullptr : edits.allowed + row.allowed;
+  const auto allowed = [&](int token) {
+    return mask == nullptr || (mask[token / 32] >> (token % 32) & 1u) != 0;
+  };
+  const int first = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x),
+            stride = static_cast<int>(gridDim.x * blockDim.x);
+  for (int i = first; i < row.count; i += stride) {
+    EditedToken& t = edits.tokens[row.first + i];
+    const float v = own[t.edit.token];
+    t.logit = v;
+    if (isfinite(v) && allowed(t.edit.token)) own[t.edit.token] = edited(v, t.edit);
+  }
+  if (mask == nullptr) return;
+  for (int i = first; i < vocab; i += stride) {
+    if (!allowed(i) && isfinite(own[i])) own[i] = kLeast;
+  }
+}
 
 __global__ void step_inputs_kernel(const StepInputs p) {
   const int stride = static_cast<int>(gridDim.x * blockDim.x);
@@ -540,12 +585,19 @@ Status copy_step_inputs(const StepInputs& p, cudaStream_t stream) {
                       dim3(kInputThreads), 0, stream, p);
 }
 
+Status edit_logits(float* logits, int vocab, const RowEdits& edits, cudaStream_t stream) {
+  constexpr int kEditThreads = 256, kBlocks = 16;
+  return launch_alone(edit_logits_kernel, dim3(kBlocks, edits.count), dim3(kEditThreads), 0, stream, logits,
+                      vocab, edits);
+}
+
 Status sample(const SampleRows& p, [[maybe_unused]] int ctas, cudaStream_t stream) {
+  const int rows = p.edits.count > 0 ? p.edits.count : p.rows;
 #ifdef __CUDACC__
   if (ctas > 1)
-    return launch(sample_in_cluster_kernel, dim3(kSampleCluster, p.rows), dim3(kThreads), 0, stream, p);
+    return launch(sample_in_cluster_kernel, dim3(kSampleCluster, rows), dim3(kThreads), 0, stream, p);
 #endif
-  return launch(sample_kernel, dim3(1, p.rows), dim3(kThreads), 0, stream, p);
+  return launch(sample_kernel, dim3(1, rows), dim3(kThreads), 0, stream, p);
 }
 
 }  // namespace moesaic::cuda

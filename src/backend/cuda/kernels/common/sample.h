@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/batch.h"
+#include "core/logit_edits.h"
 #include "moesaic/status.h"
 
 namespace moesaic::cuda {
@@ -41,6 +42,26 @@ struct SampleResult {
   Entry top[kMostLogprobs];  // likeliest first, the lower id of equals
 };
 
+// Changes of logits (core/logit_edits.h), in device memory.
+struct EditedToken {
+  TokenEdit edit;
+  float logit;  // written on the device: before the change
+};
+struct RowEdits {
+  struct Row {
+    int32_t row = 0;               // of the logits
+    int32_t first = 0, count = 0;  // its tokens, ascending
+    int32_t allowed = -1;          // the first word of its mask, of 32 tokens each; -1: all are allowed
+    DeviceSampling sampling;
+  };
+  const Row* rows = nullptr;
+  int count = 0;  // rows
+  EditedToken* tokens = nullptr;
+  const uint32_t* allowed = nullptr;
+};
+// Changes the logits in place: a token that is not allowed gets the least float. What is not finite stays.
+Status edit_logits(float* logits, int vocab, const RowEdits& edits, cudaStream_t stream);
+
 // sampled_tokens[r] = the token sampled from row r of the logits by sampling[r] (core/batch.h), -1 if a logit
 // is not finite. ctas: how many work on a row, kSampleCluster or 1. They sum probabilities as integers: the
 // same token whatever their order and number. A probability below 6e-11 of the likeliest token's counts as
@@ -55,6 +76,9 @@ struct SampleRows {
   SampleResult* results = nullptr;         // page-locked host memory, two buffers [stride]
   const int32_t* result_buffer = nullptr;  // which of them
   int stride = 0;
+  // If there are any, only their rows are sampled, after edit_logits(). The rows were sampled before: of the
+  // log-probabilities that this left, only the token's own logit changes.
+  RowEdits edits = {};
 };
 Status sample(const SampleRows& p, int ctas, cudaStream_t stream);
 

@@ -2,6 +2,7 @@
 // absent.
 #include <gtest/gtest.h>
 
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -76,12 +77,25 @@ Status copy_step_inputs(const StepInputs& p, cudaStream_t) {
   }
   return {};
 }
+Status edit_logits(float* logits, int vocab, const RowEdits& edits, cudaStream_t) {
+  for (const RowEdits::Row& row : std::span(edits.rows, static_cast<size_t>(edits.count))) {
+    float* const own = logits + int64_t{row.row} * vocab;
+    for (EditedToken& t : std::span(edits.tokens + row.first, static_cast<size_t>(row.count)))
+      own[t.edit.token] = edited(t.logit = own[t.edit.token], t.edit);
+    for (int token = 0; row.allowed >= 0 && token < vocab; ++token) {
+      if ((edits.allowed[row.allowed + token / 32] >> (token % 32) & 1u) == 0) own[token] = -FLT_MAX;
+    }
+  }
+  return {};
+}
 Status sample(const SampleRows& p, int, cudaStream_t) {
-  for (int row = 0; row < p.rows; ++row) {
-    EXPECT_LT(p.sampling[row].logprobs, 0);
+  for (int i = 0; i < std::max(p.rows, p.edits.count); ++i) {
+    const int row = p.edits.count > 0 ? p.edits.rows[i].row : i;
+    const DeviceSampling& sampling = p.edits.count > 0 ? p.edits.rows[i].sampling : p.sampling[row];
+    EXPECT_LT(sampling.logprobs, 0);
     SampleResult& result = p.results[*p.result_buffer * p.stride + row];
     p.sampled_tokens[row] = result.token =
-        choose_token({p.logits + int64_t{row} * p.vocab, static_cast<size_t>(p.vocab)}, {}, p.sampling[row]);
+        choose_token({p.logits + int64_t{row} * p.vocab, static_cast<size_t>(p.vocab)}, {}, sampling);
     result.fault = *p.fault;
   }
   return {};

@@ -2,12 +2,15 @@
 // core/choose_token.h, and sums of probabilities that overflow 32 bits.
 #define sample sample_on_host
 #define copy_step_inputs copy_step_inputs_on_host
+#define edit_logits edit_logits_on_host
 #include "backend/cuda/kernels/common/sample.cu"
+#undef edit_logits
 #undef copy_step_inputs
 #undef sample
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
 
 #include "core/choose_token.h"
@@ -51,6 +54,47 @@ void expect_the_hosts(const std::vector<float>& logits, int vocab, const DeviceS
   }
 }
 
+// The last row is edited; what is not finite stays so.
+void expect_edited(const std::vector<float>& logits, int vocab, const LogitEdits& edits,
+                   const DeviceSampling& sampling) {
+  constexpr int kRow = kRows - 1;
+  const std::span<const float> own(logits.data() + int64_t{kRow} * vocab, static_cast<size_t>(vocab));
+  std::vector<float> want(own.begin(), own.end()), device = logits;
+  apply_edits(edits, want);
+  std::vector<EditedToken> tokens;
+  for (const TokenEdit& edit : edits.tokens) tokens.push_back({edit, 0});
+  std::vector<uint32_t> masks(2 * edits.allowed.size() + 1);
+  std::memcpy(masks.data() + 1, edits.allowed.data(), edits.allowed.size() * sizeof(uint64_t));
+  const RowEdits::Row row{.row = kRow,
+                          .count = static_cast<int32_t>(tokens.size()),
+                          .allowed = edits.allowed.empty() ? -1 : 1,
+                          .sampling = sampling};
+  const RowEdits on_device{.rows = &row, .count = 1, .tokens = tokens.data(), .allowed = masks.data()};
+  ASSERT_TRUE(edit_logits_on_host(device.data(), vocab, on_device, nullptr).ok());
+  EXPECT_TRUE(std::equal(logits.begin(), logits.end() - vocab, device.begin()));
+  std::vector<SampleResult> results(kRows);
+  results[kRow].likeliest = 3, results[kRow].normalizer = 5.5;
+  std::vector<int32_t> sampled(kRows, -9);
+  const int fault = 77, buffer = 0;
+  ASSERT_TRUE(sample_on_host({.logits = device.data(),
+                              .vocab = vocab,
+                              .fault = &fault,
+                              .sampled_tokens = sampled.data(),
+                              .results = results.data(),
+                              .result_buffer = &buffer,
+                              .stride = kRows,
+                              .edits = on_device},
+                             1, nullptr)
+                  .ok());
+  const int32_t token = choose_token(want, {}, sampling);
+  EXPECT_EQ(sampled[0], -9);
+  ASSERT_EQ(sampled[kRow], token) << "of " << vocab;
+  EXPECT_EQ(results[kRow].token, token);
+  EXPECT_EQ(results[kRow].logit, own[static_cast<size_t>(token)]);
+  EXPECT_EQ(results[kRow].likeliest, 3);
+  EXPECT_EQ(results[kRow].normalizer, 5.5);
+}
+
 TEST(SampleRows, TokensAreTheHosts) {
   std::mt19937 rng(5);
   std::normal_distribution<float> normal;
@@ -64,6 +108,30 @@ TEST(SampleRows, TokensAreTheHosts) {
       expect_the_hosts(logits, vocab, {.temperature = 1.3, .uniform = uniform, .top_k = 40});
     }
     expect_the_hosts(logits, vocab, {.temperature = 1, .uniform = 0.5, .logprobs = std::min(vocab, 5)});
+  }
+}
+
+// The edits of each kind, in a row that was sampled before for its log-probabilities: the other row stays.
+TEST(SampleRows, AnEditedRowIsSampledAnew) {
+  std::mt19937 rng(6);
+  std::normal_distribution<float> normal;
+  for (const int vocab : {40, 1000, 5003}) {
+    for (int turn = 0; turn < 24; ++turn) {
+      std::vector<float> logits(static_cast<size_t>(kRows) * vocab);
+      for (float& v : logits) v = 3 * normal(rng);
+      LogitEdits edits;
+      for (int token = turn; (turn & 1) != 0 && token < vocab; token += 1 + static_cast<int>(rng() % 9))
+        edits.tokens.push_back({token, normal(rng), 1.3, normal(rng)});
+      for (int word = 0; (turn & 2) != 0 && word < (vocab + 63) / 64; ++word)
+        edits.allowed.push_back(uint64_t{rng()} << 20 & rng() * 77777u);
+      if (!edits.allowed.empty()) edits.allowed[0] |= 5;
+      const DeviceSampling sampling{.temperature = turn % 3 == 0 ? 0.0 : 0.9,
+                                    .top_p = turn % 4 == 0 ? 0.8 : 1,
+                                    .uniform = (turn + 0.5) / 24,
+                                    .top_k = turn % 5 == 0 ? 7 : 0,
+                                    .logprobs = 3};
+      expect_edited(logits, vocab, edits, sampling);
+    }
   }
 }
 

@@ -213,12 +213,9 @@ class Backend {
   virtual Status sampled(std::span<SampledToken> /*tokens*/, std::span<float> /*logits*/) { return {}; }
 
   // Changes logits of the step that was launched last, before the next one begins, and samples their rows
-  // anew; to be called once a step, if the backend can_edit(). host_rows: if there are any they take the
-  // place of the batch's: none of them is edited.
+  // anew; at most once a step, if the backend can_edit().
   virtual bool can_edit() const { return false; }
-  virtual Status edit_rows(std::span<const EditedRow> /*rows*/, std::span<const int32_t> /*host_rows*/) {
-    return {};
-  }
+  virtual Status edit_rows(std::span<const EditedRow> /*rows*/) { return {}; }
 
   // A step: begin, the ops in the order of model/forward, end. logits: [logit_rows, vocab], none if the batch
   // has rows to sample.

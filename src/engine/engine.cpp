@@ -213,33 +213,22 @@ void Engine::take_rows(std::span<const WantedRow> rows, std::span<float> logits,
       continue;
     }
     Request& r = *rows[i].request;
-    if (rows[i].holds()) take_token(r, r.sampler->take(std::move(sampled[i])));
+    if (rows[i].holds() && !rows[i].again) take_token(r, r.sampler->take(std::move(sampled[i])));
   }
 }
 
-// The step that needs the mask has hardly begun, so there is time to wait for it: until the deadline, or for
-// as long as it takes.
-bool Engine::wait_for_mask(const Sampler& sampler, Clock::time_point deadline, bool long_too) {
-  while (!sampler.ready() && (long_too || Clock::now() < deadline))
-    sampler.wait_until(long_too ? Clock::now() + kMaskWait : deadline);
-  return sampler.ready();
-}
-
-// The tokens before these rows are taken. A mask that is late is the host's to wait for, which has room for
-// so many rows.
+// The tokens before these rows are taken, and the step that computes them has hardly begun: there is time to
+// wait a little for a mask.
 Status Engine::edit_rows(ScheduledBatch& step) {
-  if (std::ranges::none_of(step.wanted, &WantedRow::edited)) return {};
   const Clock::time_point deadline = Clock::now() + kMaskWait;
   std::vector<EditedRow> rows;
-  auto host_rows = std::ranges::count_if(step.wanted, &WantedRow::host);
-  bool late = false;
   for (size_t i = 0; i < step.wanted.size(); ++i) {
     WantedRow& row = step.wanted[i];
     Request& r = *row.request;
     if (!row.edited || r.done()) continue;
-    if (!wait_for_mask(*r.sampler, deadline, host_rows >= Scheduler::kHostRows)) {
-      Scheduler::leave_to_host(row);
-      ++host_rows, late = true;
+    if (!r.sampler->ready()) r.sampler->wait_until(deadline);
+    if (!r.sampler->ready()) {
+      Scheduler::compute_again(row);
       continue;
     }
     Result<LogitEdits> edits = r.sampler->edits(static_cast<size_t>(config_.vocab));
@@ -251,12 +240,7 @@ Status Engine::edit_rows(ScheduledBatch& step) {
                     .sampling = r.sampler->edited_sampling(0).value(),
                     .edits = std::move(edits.value())});
   }
-  if (rows.empty() && !late) return {};
-  std::vector<int32_t> host;
-  for (size_t i = 0; late && i < step.wanted.size(); ++i) {
-    if (step.wanted[i].host) host.push_back(static_cast<int32_t>(i));
-  }
-  return backend_->edit_rows(rows, host);
+  return rows.empty() ? Status() : backend_->edit_rows(rows);
 }
 
 bool Engine::may_pick(const WantedRow& row) {
@@ -367,7 +351,8 @@ void Engine::sample_held() {
 // The step has nothing else to do. It does not wait for long, as others may be submitted meanwhile.
 void Engine::wait_for_others() const {
   if (scheduler_->fetches()) return store_->wait();
-  if (!held_.empty()) held_.front()->sampler->wait_until(std::chrono::steady_clock::now() + kMaskWait);
+  const Request* const waits = held_.empty() ? scheduler_->awaiting_mask() : held_.front().get();
+  if (waits != nullptr) waits->sampler->wait_until(Clock::now() + kMaskWait);
 }
 
 Engine::Clock::duration Engine::drafting_time() const {

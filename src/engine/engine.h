@@ -118,7 +118,6 @@ class Engine {
   void take_logits(const ScheduledBatch& step);
   // True if its token may be picked before those of the rows before it are taken.
   static bool may_pick(const WantedRow& row);
-  static bool wait_for_mask(const Sampler& sampler, Clock::time_point deadline, bool long_too);
   Status edit_rows(ScheduledBatch& step);
   // Takes the rows' tokens. logits: [host rows, vocab]; sampled: [rows], used for the other rows.
   void take_rows(std::span<const WantedRow> rows, std::span<float> logits, std::span<SampledToken> sampled);

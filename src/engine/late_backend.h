@@ -55,10 +55,9 @@ class LateBackend final : public Backend {
   std::unique_ptr<KvCopier> kv_copier() override { return std::make_unique<HostKvCopier>(*this); }
   bool can_sample() const override { return samples_; }
   bool can_edit() const override { return edits_; }
-  Status edit_rows(std::span<const EditedRow> rows, std::span<const int32_t> host_rows) override {
+  Status edit_rows(std::span<const EditedRow> rows) override {
     edited_.back().assign(rows.begin(), rows.end());
-    if (!host_rows.empty()) steps_.back().host_rows.assign(host_rows.begin(), host_rows.end());
-    if (when_edited_) when_edited_(rows, host_rows);
+    if (when_edited_) when_edited_(rows);
     return {};
   }
   Status begin_step(const Batch& batch) override {
@@ -122,7 +121,7 @@ class LateBackend final : public Backend {
   int begun_ = 0, fail_at_ = -1;
   std::function<void(const Batch&)> when_begun_;
   bool edits_ = false;  // before an engine is made of it
-  std::function<void(std::span<const EditedRow>, std::span<const int32_t>)> when_edited_;
+  std::function<void(std::span<const EditedRow>)> when_edited_;
 
  private:
   uint64_t* page_of(int layer, int32_t page) {

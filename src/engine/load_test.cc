@@ -166,7 +166,7 @@ class Scenario {
 
   bool waits_for_masks() const {
     return std::any_of(run_.requests.begin(), run_.requests.end(),
-                       [](const auto& r) { return !r->held.empty(); });
+                       [](const auto& r) { return !r->held.empty() || (r->awaits_mask && !r->done()); });
   }
 
   // What the request is answered with.

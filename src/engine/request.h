@@ -34,6 +34,8 @@ struct Request {
   SamplingParams params;
   std::unique_ptr<Sampler> sampler;
   std::vector<float> held;  // logits that wait for the grammar's mask, while the sampler is not ready
+  // Its last row was computed before the mask of its next token was there: it is computed again then.
+  bool awaits_mask = false;
   PageTable pages;
   int proven = 0;  // tokens whose K and V were computed without a fault: a token was sampled behind them
   std::shared_ptr<KvFetch> fetch;  // its parts are on their way from the store: it gets no rows meanwhile

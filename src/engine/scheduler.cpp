@@ -10,7 +10,8 @@ namespace {
 
 // Returns how many tokens the next step could compute.
 int missing(const Request& r) {
-  return r.length() < r.limit && r.fetch == nullptr ? r.length() - r.computed : 0;
+  const bool waits = r.fetch != nullptr || (r.awaits_mask && !r.sampler->ready());
+  return r.length() < r.limit && !waits ? r.length() - r.computed : 0;
 }
 // True while logits of its prompt are still to be shown.
 bool shows_prompt(const Request& r) {
@@ -51,9 +52,18 @@ bool Scheduler::host_samples(const Request& r) const {
   return !device_sampling(r, ahead) && !edited_sampling(r, ahead);
 }
 
-void Scheduler::leave_to_host(WantedRow& row) {
-  row.host = true, row.edited = false;
-  row.request->draft.leave_to_host();
+void Scheduler::compute_again(WantedRow& row) {
+  Request& r = *row.request;
+  row.again = true;
+  r.draft.forget_token();
+  r.awaits_mask = true;
+  --r.computed;
+}
+
+const Request* Scheduler::awaiting_mask() const {
+  const auto at = std::ranges::find_if(
+      running_, [](const auto& r) { return r->awaits_mask && !r->done() && !r->sampler->ready(); });
+  return at == running_.end() ? nullptr : at->get();
 }
 
 void Scheduler::cache_blocks(Request& r) {
@@ -114,6 +124,7 @@ void Scheduler::preempt(const std::shared_ptr<Request>& request) {
   Request& r = *request;
   release(r);
   r.computed = 0, r.proven = 0;
+  r.awaits_mask = false;
   r.draft.forget_behind();
   ++r.restarts;
   r.yielded_in = step_;
@@ -238,6 +249,7 @@ void Scheduler::schedule(const Plan::Part& part, ScheduledBatch& out) {
   }
   want_prompt_rows(part.request, first, part.rows, out);
   r.computed += rows;
+  r.awaits_mask = false;
   out.requests.push_back(part.request);
   b.sequences.push_back(
       {.first_row = first,

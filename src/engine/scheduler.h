@@ -35,6 +35,7 @@ struct WantedRow {
   bool prompt = false;  // it is a prompt's row whose logits are only shown (Request::on_prompt_logits)
   bool host = true;     // the host takes its logits; false: the device samples its token
   bool edited = false;  // the device samples its token once the sampler's edits() are known
+  bool again = false;   // they were not known in time: the row is computed again
   int restarts = 0;     // of the request, when the row was scheduled
   // True if the tokens before it are those that were drafted; else nothing is sampled from it.
   bool holds() const { return !request->done() && draft_row == request->draft.accepted(request->tokens); }
@@ -95,9 +96,11 @@ class Scheduler {
   // True if the next step may be launched while drafts are in flight that only the device knows: the device
   // samples whatever comes next.
   bool can_continue() const;
-  // The mask of an edited row is late: the host takes the row's logits instead. The row is of the only step
-  // in flight that has rows of the request.
-  static void leave_to_host(WantedRow& row);
+  // The mask of an edited row of the step that was launched last is late: the row is computed again once it
+  // is there. The steps before are taken.
+  static void compute_again(WantedRow& row);
+  // A running request that waits for its mask; null: none does.
+  const Request* awaiting_mask() const;
   // Begins a draft behind the step, which was just launched; nothing: none was begun.
   std::optional<BegunDraft> draft_ahead(const ScheduledBatch& step);
   // The tokens of a request's rows in the running step are taken: the rows of a draft that were refused count

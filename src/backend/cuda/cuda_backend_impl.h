@@ -56,7 +56,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   }
   bool can_sample() const override { return sample_ctas_ > 0; }
   bool can_edit() const override { return can_sample(); }
-  Status edit_rows(std::span<const EditedRow> rows, std::span<const int32_t> host_rows) override;
+  Status edit_rows(std::span<const EditedRow> rows) override;
   Status sampled(std::span<SampledToken> tokens, std::span<float> logits) override;
   Status begin_step(const Batch& batch) override;
   void embed() override;

@@ -275,10 +275,9 @@ Status CudaBackend::sampled(std::span<SampledToken> tokens, std::span<float> log
   return fault_of(code);
 }
 
-Status CudaBackend::edit_rows(std::span<const EditedRow> rows, std::span<const int32_t> host_rows) {
+Status CudaBackend::edit_rows(std::span<const EditedRow> rows) {
   const DeviceGuard guard(options_.device);
-  return step_io_.edit(at_, rows, host_rows, logits_.as<float>(), sample_ctas_, fault_.as<int>(), wait_,
-                       stream_);
+  return step_io_.edit(at_, rows, logits_.as<float>(), sample_ctas_, fault_.as<int>(), wait_, stream_);
 }
 
 Status CudaBackend::fault_of(int code) {

@@ -54,7 +54,7 @@ void DraftState::launch(const Place& place, size_t tokens) {
   }
 }
 
-void DraftState::leave_to_host() { std::get<InFlight>(state_).place.token.reset(); }
+void DraftState::forget_token() { std::get<InFlight>(state_).place.token.reset(); }
 
 void DraftState::begin_behind(int drafted) {
   auto* ahead = std::get_if<Ahead>(&state_);

@@ -61,8 +61,8 @@ class DraftState {
   void withdraw_proposal();
   // A step was launched. It verifies the proposal, if there is one.
   void launch(const Place& place, size_t tokens);
-  // The host takes the logits of the only step that has rows of the request, after all.
-  void leave_to_host();
+  // The only step that has rows of the request does not sample its next token after all.
+  void forget_token();
   // A draft was begun behind the step that was launched last.
   void begin_behind(int drafted);
   // The request has lost its pages, and with them what was begun behind the running step.

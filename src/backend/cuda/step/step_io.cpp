@@ -98,22 +98,17 @@ Status StepIo::sample(const StepShape& shape, const StepLayout& at, const float*
                       ctas, stream);
 }
 
-Status StepIo::send_logits(const float* logits, std::span<const int32_t> rows, unsigned buffer,
-                           cudaStream_t stream) {
-  MOESAIC_CHECK(std::ssize(rows) <= kHostRows);
-  float* to = host_logits_.as<float>() + buffer * kHostRows * vocab_;
-  for (const int32_t row : rows) {
+Status StepIo::launched(const float* logits, std::span<const int32_t> host_rows, cudaStream_t stream) {
+  MOESAIC_CHECK(std::ssize(host_rows) <= kHostRows);
+  float* to = host_logits_.as<float>() + sampling_steps_ % 2 * kHostRows * vocab_;
+  for (const int32_t row : host_rows) {
     RETURN_IF_ERROR(check(
         cudaMemcpyAsync(to, logits + row * vocab_, vocab_ * sizeof(float), cudaMemcpyDeviceToHost, stream),
         "logits"));
     to += vocab_;
   }
-  return check(cudaEventRecord(events_[buffer], stream), "step");
-}
-
-Status StepIo::launched(const float* logits, std::span<const int32_t> host_rows, cudaStream_t stream) {
   ++in_flight_;
-  return send_logits(logits, host_rows, sampling_steps_++ % 2, stream);
+  return check(cudaEventRecord(events_[sampling_steps_++ % 2], stream), "step");
 }
 
 size_t StepIo::bytes_of(const EditedRow& row) const {
@@ -153,8 +148,8 @@ Result<RowEdits> StepIo::send_edits(std::span<const EditedRow> rows, std::byte* 
                   .allowed = reinterpret_cast<const uint32_t*>(on_device + masks_at)};
 }
 
-Status StepIo::edit(const StepLayout& at, std::span<const EditedRow> rows, std::span<const int32_t> host_rows,
-                    float* logits, int ctas, const int* fault, const StepWait& wait, cudaStream_t stream) {
+Status StepIo::edit(const StepLayout& at, std::span<const EditedRow> rows, float* logits, int ctas,
+                    const int* fault, const StepWait& wait, cudaStream_t stream) {
   MOESAIC_CHECK(in_flight_ > 0);
   const unsigned buffer = (sampling_steps_ - 1) % 2;
   while (!rows.empty()) {
@@ -176,7 +171,7 @@ Status StepIo::edit(const StepLayout& at, std::span<const EditedRow> rows, std::
     rows = rows.subspan(count);
     if (!rows.empty()) RETURN_IF_ERROR(wait(stream, "logit edits"));
   }
-  return send_logits(logits, host_rows, buffer, stream);
+  return check(cudaEventRecord(events_[buffer], stream), "step");
 }
 
 Result<int> StepIo::sampled(std::span<SampledToken> tokens, std::span<float> logits, const StepWait& wait) {

@@ -39,10 +39,9 @@ class StepIo {
   // A sampling step is in flight from here on, and the logits of these rows, at most kHostRows, on their way
   // to the host. At most two steps are.
   Status launched(const float* logits, std::span<const int32_t> host_rows, cudaStream_t stream);
-  // Of the step that was launched last: changes logits and samples these rows anew, and sends the logits of
-  // these rows, if there are any, instead of those that launched() sent.
-  Status edit(const StepLayout& at, std::span<const EditedRow> rows, std::span<const int32_t> host_rows,
-              float* logits, int ctas, const int* fault, const StepWait& wait, cudaStream_t stream);
+  // Changes logits of the step that was launched last and samples these rows anew.
+  Status edit(const StepLayout& at, std::span<const EditedRow> rows, float* logits, int ctas,
+              const int* fault, const StepWait& wait, cudaStream_t stream);
   // Waits for the earliest of them. logits: [host_rows, vocab]. Gives the fault it left.
   Result<int> sampled(std::span<SampledToken> tokens, std::span<float> logits, const StepWait& wait);
   // Between steps, the host's buffer for logits: [2 kHostRows, vocab].
@@ -54,9 +53,6 @@ class StepIo {
   void forget() { in_flight_ = 0; }
 
  private:
-  // buffer: of an even or an odd sampling step.
-  Status send_logits(const float* logits, std::span<const int32_t> rows, unsigned buffer,
-                     cudaStream_t stream);
   size_t bytes_of(const EditedRow& row) const;
   Result<RowEdits> send_edits(std::span<const EditedRow> rows, std::byte* packed, cudaStream_t stream);
 

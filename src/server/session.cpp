@@ -16,8 +16,14 @@ class Counted {
   std::atomic<int>& count_;
 };
 
-// The page and Prometheus ask every few seconds, which would be all that the log of an idle server has.
-bool is_poll(const RequestRecord& record) { return record.route == "/metrics" && record.status == 200; }
+// The page, Prometheus and orchestrators ask every few seconds, and the page twice a second while the model
+// is loaded, which would be all that the log of an idle server has.
+bool is_poll(const RequestRecord& record) {
+  constexpr int kOk = 200, kLoading = 503;
+  if (record.route == "/metrics") return record.status == kOk;
+  if (record.route == "/ready") return record.status == kOk || record.status == kLoading;
+  return record.route == "/server_info" && record.status == kLoading;
+}
 
 void note(Connection& connection, App& app) {
   app.metrics.count_request(connection.record().route, connection.record().status);

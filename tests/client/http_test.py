@@ -461,9 +461,10 @@ class UnknownFields(unittest.TestCase):
         server = Served(context=512).wait_ready()
         for _ in range(20):
             self.assertEqual(server.call("GET", "/metrics")[0], 200)
+            self.assertEqual(server.call("GET", "/ready")[0], 200)
         self.assertEqual(server.call("GET", "/v1/models")[0], 200)
         status, log = server.stop()
-        self.assertEqual((status, log.count('"/metrics"'), log.count('"/v1/models"')), (0, 0, 1), log)
+        self.assertEqual((status, log.count('"/metrics"'), log.count('"/ready"'), log.count('"/v1/models"')), (0, 0, 0, 1), log)
 
     # Keywords of a schema that are not enforced are told in each kind of answer, and once in the log.
     def test_schema_notes(self):

@@ -94,20 +94,23 @@ Status validate(const SamplingParams& p, int vocab) {
 
 Sampler::Sampler(const SamplingParams& params, std::span<const int32_t> prompt) : params_(params) {
   if (params_.repetition_penalty == 1.0) return;
-  for (const int32_t t : prompt) prompt_[t] = true;
+  prompt_.assign(prompt.begin(), prompt.end());
+  std::ranges::sort(prompt_);
+  prompt_.erase(std::unique(prompt_.begin(), prompt_.end()), prompt_.end());
 }
 
 std::vector<TokenEdit> Sampler::token_edits() const {
   std::vector<TokenEdit> out;
-  const auto add = [&](const auto& map, const auto& edit_of) {
+  out.reserve(params_.logit_bias.size() + prompt_.size() + generated_.size());
+  const auto add = [&](const auto& entries, const auto& edit_of) {
     const auto before = std::ssize(out);
-    for (const auto& entry : map) out.push_back(edit_of(entry));
+    for (const auto& entry : entries) out.push_back(edit_of(entry));
     std::inplace_merge(out.begin(), out.begin() + before, out.end(),
                        [](const TokenEdit& a, const TokenEdit& b) { return a.token < b.token; });
   };
   add(params_.logit_bias, [](const auto& e) { return TokenEdit{.token = e.first, .bias = e.second}; });
   add(prompt_,
-      [&](const auto& e) { return TokenEdit{.token = e.first, .repetition = params_.repetition_penalty}; });
+      [&](int32_t token) { return TokenEdit{.token = token, .repetition = params_.repetition_penalty}; });
   add(generated_, [&](const auto& e) {
     return TokenEdit{
         .token = e.first,
@@ -250,7 +253,14 @@ Result<SampledToken> Sampler::take(SampledToken sampled) {
 }
 
 void Sampler::remember(int32_t token) {
-  if (adjusts()) ++generated_[token];
+  if (adjusts()) {
+    const auto at = std::ranges::lower_bound(generated_, token, {}, &std::pair<int32_t, int>::first);
+    if (at != generated_.end() && at->first == token) {
+      ++at->second;
+    } else {
+      generated_.insert(at, {token, 1});
+    }
+  }
   if (matcher_) matcher_->take(token);
   if (override_) override_->said(token);
   if (!params_.bad_words.empty()) said_.push_back(token);

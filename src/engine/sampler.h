@@ -80,8 +80,8 @@ class Sampler {
   int32_t said_for(int32_t sampled) const;
 
   SamplingParams params_;
-  std::map<int32_t, int> generated_;  // token -> times, only kept for penalties
-  std::map<int32_t, bool> prompt_;    // tokens of the prompt, only kept for a repetition penalty
+  std::vector<std::pair<int32_t, int>> generated_;  // token and times, ascending; only kept for penalties
+  std::vector<int32_t> prompt_;  // the prompt's tokens, ascending; only kept for a repetition penalty
   std::optional<grammar::AsyncMatcher> matcher_;
   std::unique_ptr<TokenOverride> override_;
   std::vector<int32_t> said_;  // what was generated, only kept for bad words

@@ -6,17 +6,17 @@
 namespace moesaic {
 
 void apply_edits(const LogitEdits& edits, std::span<float> logits) {
-  constexpr float never = -std::numeric_limits<float>::infinity();
+  constexpr float kForbidden = -std::numeric_limits<float>::infinity();
   for (const TokenEdit& edit : edits.tokens)
     logits[static_cast<size_t>(edit.token)] = edited(logits[static_cast<size_t>(edit.token)], edit);
   if (edits.allowed.empty()) return;
   for (size_t first = 0; first < logits.size(); first += 64) {
     const std::span<float> part = logits.subspan(first, std::min<size_t>(64, logits.size() - first));
     const uint64_t word = edits.allowed[first / 64];
-    if (word == 0) std::ranges::fill(part, never);
+    if (word == 0) std::ranges::fill(part, kForbidden);
     if (word == 0 || word == ~uint64_t{0}) continue;
     for (size_t i = 0; i < part.size(); ++i) {
-      if ((word >> i & 1) == 0) part[i] = never;
+      if ((word >> i & 1) == 0) part[i] = kForbidden;
     }
   }
 }

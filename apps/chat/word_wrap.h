@@ -1,4 +1,4 @@
-// Text broken into a terminal's lines between words, while it comes.
+// Breaks text into a terminal's lines between words, while the text comes.
 #pragma once
 
 #include <string>
@@ -16,9 +16,9 @@ class WordWrap {
   void text(std::string_view text);
   // Code and tables, whose lines stay as they are.
   void verbatim(std::string_view text);
-  // What can be printed now.
+  // Returns what can be printed now, each part once.
   std::string take();
-  // The text has ended: also the last word.
+  // The same at the end of the text, with the last word.
   std::string finish();
 
  private:
@@ -28,7 +28,7 @@ class WordWrap {
 
   int columns_;
   std::string out_;
-  std::string spaces_, word_;  // that have not gone out
+  std::string spaces_, word_;  // they have not gone out
   int word_width_ = 0;
   bool begun_ = false;  // the word is longer than a line, and its beginning has gone out
   int column_ = 0;      // behind what went out

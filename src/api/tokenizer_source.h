@@ -9,8 +9,8 @@ namespace moesaic {
 // kNotFound, with what to do, where the checkpoint has none.
 Result<Tokenizer> tokenizer_of(const Checkpoint& checkpoint);
 
-// That of the file, or where it is empty, the checkpoint's own. kInvalidArgument if it has more tokens than
-// the model, which could not read them: it is another model's.
+// Returns the file's tokenizer, or the checkpoint's own if `file` is empty. kInvalidArgument if the tokenizer
+// has more tokens than the model, which could not read them: it is another model's.
 Result<Tokenizer> tokenizer_for(const Checkpoint& checkpoint, const std::string& file);
 
 // A tokenizer.json or .tiktoken file by its ending; kInvalidArgument for others.

@@ -60,8 +60,8 @@ struct BackendOptions {
   // `rank` is for the backend of one of them.
   int tp = 1;
   RankPlace rank;
-  int threads =
-      0;  // cpu only, of all ranks; 0: one per core, within affinity and cgroup quota (base/cpu_topology.h)
+  // cpu only: of all ranks together; 0: one per core, within affinity and cgroup quota (base/cpu_topology.h)
+  int threads = 0;
   // cpu: on a machine with several NUMA nodes each worker stays on the CPUs of one.
   bool cpu_pin = true;
   // cpu: the folder that holds the machine's /sys and /proc, "" but in tests.

@@ -21,7 +21,7 @@ ExpertsView rows_of(const ExpertsView& m, Range range) {
   return part;
 }
 
-// Of a plain matrix.
+// m: in a plain format.
 MatrixView columns_of(const MatrixView& m, Range range) {
   MatrixView part = m;
   part.cols = range.count;

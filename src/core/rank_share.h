@@ -21,7 +21,7 @@ struct RankShare {
 
   // This rank's part of `total` things, dealt in units of so many; the last unit may be smaller.
   Range part(int64_t total, int64_t unit) const;
-  // Of the rows of a matrix other than Q, K and V. CPU kernels and MX blocks take 32 at a time.
+  // The rows of a matrix other than Q, K and V. CPU kernels and MX blocks take 32 at a time.
   Range rows(int64_t total) const { return part(total, 32); }
   // KV heads, with the query heads that share each. K and V of the others are not kept.
   Range kv_heads(int64_t total) const { return part(total, 1); }

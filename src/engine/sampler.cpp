@@ -164,7 +164,7 @@ void Sampler::forbid(std::span<float> logits) const {
   for (auto at = taken.rbegin(); at != taken.rend(); ++at) logits[at->second] = at->first;
 }
 
-// What is forbidden may be sampled where nothing else is left.
+// A forbidden token may be sampled where nothing else is left, as forbid() has it.
 Result<LogitEdits> Sampler::edits(size_t vocab) const {
   LogitEdits out{.tokens = token_edits()};
   ASSIGN_OR_RETURN(out.allowed, allowed(vocab));

@@ -314,6 +314,7 @@ void Scheduler::set_sampling(ScheduledBatch& scheduled) const {
     if (!one && !row.prompt) {
       one = edited_sampling(*row.request, ahead);
       row.edited = one.has_value();
+      // The edited row is sampled anew; until then its log-probabilities are all that counts.
       if (one) one = DeviceSampling{.logprobs = one->logprobs};
     }
     if (!one && speculator_ != nullptr) {

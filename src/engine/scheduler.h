@@ -96,8 +96,8 @@ class Scheduler {
   // True if the next step may be launched while drafts are in flight that only the device knows: the device
   // samples whatever comes next.
   bool can_continue() const;
-  // The mask of an edited row of the step that was launched last is late: the row is computed again once it
-  // is there. The steps before are taken.
+  // Has an edited row of the step that was launched last computed again once its mask is there. The steps
+  // before must be taken.
   static void compute_again(WantedRow& row);
   // A running request that waits for its mask; null: none does.
   const Request* awaiting_mask() const;

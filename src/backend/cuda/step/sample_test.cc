@@ -136,7 +136,7 @@ class SampleTest : public testing::TestWithParam<int> {
     }
   }
 
-  // Only rows that are edited give a token; -9: it is not.
+  // want: the token of each row; -9: the row is not edited and gets none.
   void expect_edited_tokens(const std::vector<float>& logits, int vocab, const std::vector<EditedRow>& rows,
                             const std::vector<int32_t>& want) {
     const auto count = static_cast<int>(rows.size());

@@ -543,7 +543,8 @@ __global__ void MOESAIC_SAMPLE_CLUSTER __launch_bounds__(kThreads)
 }
 #endif
 
-// No thread changes a logit that another one does: those that are not allowed are the second loop's.
+// No two threads change the same logit: the first loop changes allowed tokens alone, the second one all
+// others.
 __global__ void edit_logits_kernel(float* logits, int vocab, const RowEdits edits) {
   constexpr float kLeast = -3.402823466e38f;
   const RowEdits::Row row = edits.rows[blockIdx.y];

@@ -208,7 +208,7 @@ __device__ __forceinline__ void cluster_arrive_relaxed() {
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// All threads of the cluster, of which each then sees what the others wrote before; whole warps.
+// Meets all threads of the cluster. Each then sees what the others wrote before. Whole warps call it.
 __device__ __forceinline__ void cluster_meet() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   cluster_wait();

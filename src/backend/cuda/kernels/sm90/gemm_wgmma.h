@@ -32,7 +32,7 @@ struct ActivationTiles {
   SlabLayout layout;  // of the slabs; at most its sms CTAs run, also for dense matrices
 };
 __host__ __device__ constexpr int chunk_place(int chunk, int token) { return chunk ^ token % 8; }
-// Where a dense product's tokens go, and how many CTAs share a tile.
+// Chooses the tiles of a dense product's tokens, and how many CTAs share a tile.
 ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens);
 // Tokens that the buffer must hold; ends: work tiles whose count is no tile_width, one an expert at most.
 inline size_t tile_tokens(size_t tokens, size_t ends) { return tokens + 15 * ends; }

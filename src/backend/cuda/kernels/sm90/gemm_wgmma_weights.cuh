@@ -22,7 +22,7 @@ inline constexpr int kGroupRows = 64;
 inline constexpr int kTileRows = kGroups * kGroupRows;
 inline constexpr int kWgmmaWarps = 4 * kGroups;
 inline constexpr int kWgmmaThreads = 128 * (kGroups + 1);
-// Of a tile that another one follows: who begins one has fetched into it, or to its end.
+// A tile that another one follows has at least so many stages: then fetching is ahead by one tile at most.
 inline constexpr int kFewestStages = 7;
 inline constexpr int kSharedLimit = 233472, kSharedReserved = 1024;  // of a multiprocessor; of each CTA
 

@@ -1,3 +1,5 @@
+#include "bench.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,17 +22,6 @@ namespace moesaic::app {
 namespace {
 
 constexpr int kMostRows = 8192;  // of a step
-
-struct BenchOptions {
-  ModelOptions model;
-  int ubatch = 0;
-  std::vector<int> prompts = {512}, generations = {128}, depths = {0}, batches = {1};
-  std::vector<int> moe;  // tokens of the operator's table; empty: the model's tests
-  std::string speculative = "none";
-  std::vector<double> acceptance;
-  int reps = 5, delay = 0;  // repetitions of a test; seconds before it
-  std::string format = "md";
-};
 
 struct Line {
   std::string test;
@@ -202,6 +193,8 @@ Status run_with_drafts(const BenchOptions& o) {
                           .format = o.format});
 }
 
+}  // namespace
+
 Status run_bench(const BenchOptions& o) {
   if (!o.moe.empty())
     return run_moe_bench({.model = o.model, .tokens = o.moe, .delay = o.delay, .format = o.format});
@@ -231,8 +224,6 @@ Status run_bench(const BenchOptions& o) {
   if (o.format == "json") fmt::print("{}\n", lines.dump(2));
   return {};
 }
-
-}  // namespace
 
 Run add_bench(CLI::App& app) {
   auto o = std::make_shared<BenchOptions>();

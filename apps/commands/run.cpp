@@ -1,4 +1,6 @@
 // run: one answer to a prompt, a conversation without one.
+#include "run.h"
+
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
@@ -107,6 +109,8 @@ Status take_words(RunOptions& o, std::vector<std::string> words, bool model_give
   return {};
 }
 
+}  // namespace
+
 Status run_run(RunOptions o) {
   RETURN_IF_ERROR(usage(validate(o.sampling, INT_MAX)));
   if (o.raw && o.sampling.reasoning_budget >= 0)
@@ -123,6 +127,8 @@ Status run_run(RunOptions o) {
   Session session(o, loaded, std::move(model), std::move(grammar));
   return o.has_prompt ? session.turn(prompt) : chat(session);
 }
+
+namespace {
 
 void add_sampling_options(CLI::App& c, SamplingParams& sampling) {
   c.add_option("--temp", sampling.temperature, "temperature; 0: greedy")

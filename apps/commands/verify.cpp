@@ -1,20 +1,18 @@
-#include "model/verify.h"
+#include "verify.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/error.h"
 #include "commands.h"
+#include "model/verify.h"
 #include "model_options.h"
 #include "option_checks.h"
 
 namespace moesaic::app {
 namespace {
 
-struct VerifyArguments {
-  ModelOptions model;
-  bool quick = false;
-  int tokens = 16;
-};
+constexpr int kRows = 512;  // of a step
 
 void print_case(const VerifyCase& v) {
   fmt::print("{:<4} {:<14} {:<52} error {:.2e}, tolerance {:.2e}\n", v.ok ? "ok" : "FAIL", v.op, v.shape,
@@ -22,28 +20,37 @@ void print_case(const VerifyCase& v) {
   std::fflush(stdout);
 }
 
+// Runs every operation with matrices as they are stored, and once more with those that o.model.dense makes.
+Result<std::vector<VerifyCase>> compare_operations(const VerifyArguments& o, VerifyOptions options) {
+  ModelOptions stored = o.model, same = o.model;
+  stored.dense = same.dense = "keep", same.batch_invariant = true;
+  const std::optional<Format> dense = std::exchange(options.dense, std::nullopt);
+  options.invariant = [&] { return make_backend(same, kRows); };
+  ASSIGN_OR_RETURN(std::vector<VerifyCase> cases,
+                   verify_ops([&] { return make_backend(stored, kRows); }, options));
+  if (!dense) return cases;
+  options.dense = dense;
+  ASSIGN_OR_RETURN(const std::vector<VerifyCase> converted,
+                   verify_ops([&] { return make_backend(o.model, kRows); }, options));
+  cases.insert(cases.end(), converted.begin(), converted.end());
+  return cases;
+}
+
+}  // namespace
+
 Status run_verify(const VerifyArguments& o) {
   if (o.model.model.empty() && !o.model.lora.empty()) return usage(invalid("--lora needs a --model"));
   ASSIGN_OR_RETURN(const KvFormat kv, kv_format(o.model.kv_dtype));
   ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(o.model.dense));
-  const BackendFactory factory = [&] { return make_backend(o.model, 512); };
-  ModelOptions stored = o.model, same = o.model;
-  stored.dense = same.dense = "keep", same.batch_invariant = true;
-  VerifyOptions options{
-      .quick = o.quick, .kv = kv, .report = print_case, .invariant = [&] { return make_backend(same, 512); }};
-  ASSIGN_OR_RETURN(std::vector<VerifyCase> cases,
-                   verify_ops([&] { return make_backend(stored, 512); }, options));
-  options.dense = dense;
-  if (dense) {
-    ASSIGN_OR_RETURN(const std::vector<VerifyCase> converted, verify_ops(factory, options));
-    cases.insert(cases.end(), converted.begin(), converted.end());
+  const VerifyOptions options{.quick = o.quick, .kv = kv, .dense = dense, .report = print_case};
+  std::vector<VerifyCase> cases;
+  if (o.operations) {
+    ASSIGN_OR_RETURN(cases, compare_operations(o, options));
   }
   if (!o.model.model.empty()) {
     ASSIGN_OR_RETURN(const Checkpoint c, open_model(o.model));
-    ASSIGN_OR_RETURN(const VerifyCase whole,
-                     verify_model(c.config, c.weights, factory, o.tokens, {.kv = kv, .dense = dense}));
-    print_case(whole);
-    cases.push_back(whole);
+    const auto factory = [&] { return make_backend(o.model, kRows); };
+    ASSIGN_OR_RETURN(cases.emplace_back(), verify_model(c.config, c.weights, factory, o.tokens, options));
   }
   size_t failed = 0;
   for (const VerifyCase& v : cases) failed += v.ok ? 0 : 1;
@@ -52,10 +59,22 @@ Status run_verify(const VerifyArguments& o) {
                      : error(StatusCode::kInternal, "verify: {} cases differ from the reference", failed);
 }
 
+namespace {
+
+// The options that were given, but for the report's own.
+std::string options_given(const CLI::App& c) {
+  std::string text;
+  for (const CLI::Option* o : c.get_options([](const CLI::Option* x) { return x->count() > 0; })) {
+    if (!o->check_lname("report")) text += fmt::format(" {}={}", o->get_name(), fmt::join(o->results(), ","));
+  }
+  return text.empty() ? "none" : text.substr(1);
+}
+
 }  // namespace
 
 Run add_verify(CLI::App& app) {
   auto o = std::make_shared<VerifyArguments>();
+  auto file = std::make_shared<std::string>();
   CLI::App& c = *app.add_subcommand(
       "verify", "Compare every operation of a device with the double-precision reference");
   o->model.add_to(c);
@@ -64,11 +83,22 @@ Run add_verify(CLI::App& app) {
   c.add_option("--tokens", o->tokens, "random tokens of the whole model's check (with -m)")
       ->check(in_range(1, 4096))
       ->capture_default_str();
+  CLI::Option* const report =
+      c.add_option("--report", *file,
+                   "check and time everything, each part in a process of its own, and print a block of text "
+                   "for a bug report or for a card that nobody has tried; FILE gets it as well")
+          ->expected(0, 1)
+          ->type_name("[FILE]");
   c.footer(
       "Examples:\n"
       "  moesaic verify --quick\n"
+      "  moesaic verify --report\n"
       "  moesaic verify -m gpt-oss-20b --device cuda");
-  return [o] { return run_verify(*o); };
+  return [o, file, report, &c] {
+    if (report->count() == 0) return run_verify(*o);
+    if (c.count("--tokens") > 0) return usage(invalid("--tokens: --report has its own"));
+    return run_report({.model = o->model, .quick = o->quick, .file = *file, .given = options_given(c)});
+  };
 }
 
 }  // namespace moesaic::app

@@ -342,6 +342,31 @@ class Verify(Cli):
         self.assertRegex(out, r"\n(\d+) of \1 cases agree")
         self.assertNotIn("FAIL", out)
 
+    def test_report(self):
+        """Every part runs and passes, the text is in the file as well, and nothing private is in it."""
+        home = FOLDER / "home-of-somebody"
+        shutil.copytree(TINY, home / "model")
+        text = home / "report.txt"
+        out = self.ok("verify", "--report", text, "--quick", "-m", home / "model", "--device", "cpu",
+                      env={**os.environ, "HOME": str(home), "USER": "somebody", "MOESAIC_PDL": "0"})
+        self.assertEqual(text.read_text(), out)
+        self.assertNotIn("somebody", out)
+        for line in (r"program +moesaic \d", r"options +--model=~/model", r"environment +MOESAIC_PDL=0", "device: ok",
+                     r"operations, small shapes: ok.*\n    (\d+) of \1 cases", "tiny as a whole: ok",
+                     r"tiny answers 47 x 36: ok.*\n    47 x 36 = 1692", "read bandwidth: ", r"\| tg8 \| 0 \| 32 \|",
+                     r"\| pp128 \| 0 \| 1 \|", r"\| tg4 \| 1024 \| 1 \|", r"all 8 parts passed\n\Z"):
+            self.assertRegex(out, line)
+
+    def test_report_of_what_fails(self):
+        done = self.moesaic("verify", "--report", "--quick", "--device", "tpu")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, r"device: exit status 2(.*\n)+.*unknown device 'tpu'")
+        self.assertIn("prompts: not run: the device cannot be used", done.stdout)
+        self.assertRegex(done.stdout, r"1 of 1 parts failed: device\n\Z")
+        self.refused(2, "--tokens", "verify", "--report", "--tokens", 3)
+        self.refused(2, "reference", "verify", "--report", "--device", "reference")
+        self.refused(1, "cannot write", "verify", "--report", FOLDER / "absent" / "report.txt")
+
 
 class Progress(Cli):
     """What a long command is at: on standard error, in a line of its own, and only where somebody watches."""

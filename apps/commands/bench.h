@@ -1,0 +1,25 @@
+// The timing of a model's prefill and decoding.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model_options.h"
+
+namespace moesaic::app {
+
+struct BenchOptions {
+  ModelOptions model;
+  int ubatch = 0;
+  std::vector<int> prompts = {512}, generations = {128}, depths = {0}, batches = {1};
+  std::vector<int> moe;  // tokens of the operator's table; empty: the model's tests
+  std::string speculative = "none";
+  std::vector<double> acceptance;
+  int reps = 5, delay = 0;  // repetitions of a test; seconds before it
+  std::string format = "md";
+};
+
+// Prints a table of o.format, line by line as it is measured where that is md or csv.
+Status run_bench(const BenchOptions& o);
+
+}  // namespace moesaic::app

@@ -20,10 +20,10 @@ Machine::Machine(const Automaton& automaton, uint32_t reach) : automaton_(automa
   }
 }
 
-uint32_t Machine::coarse_count(const Caller& caller) const {
+uint32_t Machine::coarse_count(const Caller& caller, uint32_t reach) const {
   const State& s = automaton_[caller.next];
   if (s.kind != State::Kind::kRepeat || caller.count == kUnlimited) return caller.count;
-  const uint64_t reached = uint64_t{caller.count} + reach_;
+  const uint64_t reached = uint64_t{caller.count} + reach;
   if (reached < s.min) return 0;
   return caller.count >= s.min && reached < s.max ? s.min : caller.count;
 }
@@ -36,7 +36,7 @@ Stack Machine::stack_of(std::span<const Caller> callers) {
   std::vector<Caller> coarse(callers.begin(), callers.end());
   for (Caller& caller : coarse) {
     below = std::max(below, about_[caller.below].depth);
-    caller = {caller.next, coarse_count(caller), about_[caller.below].coarse};
+    caller = {caller.next, coarse_count(caller, reach_), about_[caller.below].coarse};
   }
   about_.push_back({.depth = below + 1, .coarse = stack});
   make_sorted_set(coarse);
@@ -204,6 +204,32 @@ Configurations Machine::coarse(std::span<const Configuration> configurations) co
   for (Configuration& c : made) c.stack = about_[c.stack].coarse;
   make_sorted_set(made);
   return made;
+}
+
+std::optional<Caller> Machine::counted(Stack stack) const {
+  const auto callers = stacks_[stack];
+  if (callers.size() != 1 || callers[0].count == kUnlimited) return {};
+  return automaton_[callers[0].next].kind == State::Kind::kRepeat ? std::optional(callers[0]) : std::nullopt;
+}
+
+bool Machine::alike(Stack a, Stack b, uint32_t reach) const {
+  constexpr int kDeepest = 8;
+  for (int depth = 0; a != b; ++depth) {
+    const auto x = stacks_[a], y = stacks_[b];
+    if (depth == kDeepest || x.size() != 1 || y.size() != 1 || x[0].next != y[0].next ||
+        coarse_count(x[0], reach) != coarse_count(y[0], reach))
+      return false;
+    a = x[0].below, b = y[0].below;
+  }
+  return true;
+}
+
+bool Machine::alike(std::span<const Configuration> a, std::span<const Configuration> b,
+                    uint32_t reach) const {
+  constexpr size_t kMost = 8;
+  return a.size() <= kMost && std::ranges::equal(a, b, [&](const Configuration& x, const Configuration& y) {
+           return x.state == y.state && alike(x.stack, y.stack, reach);
+         });
 }
 
 bool accepts(const Automaton& automaton, StateId rule, std::string_view text) {

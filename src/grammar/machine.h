@@ -70,6 +70,13 @@ class Machine {
   // Configurations that differ only in how often repetitions were taken, and agree on the next `reach` bytes,
   // as one: counts that far from both limits are set back.
   Configurations coarse(std::span<const Configuration> configurations) const;
+  // The stack's only caller, if that is a repetition which counts.
+  std::optional<Caller> counted(Stack stack) const;
+  // True if the repetition may end once its rule was taken so often.
+  bool enough(const Caller& counted) const { return counted.count >= automaton_[counted.next].min; }
+  // True only if both agree on the next `reach` bytes, as coarse() has it. It takes little time, and may be
+  // false for what differs in more than a few counts.
+  bool alike(std::span<const Configuration> a, std::span<const Configuration> b, uint32_t reach) const;
 
   uint64_t work() const { return work_; }
   size_t callers() const { return stacks_.items(); }
@@ -90,7 +97,8 @@ class Machine {
   };
 
   Stack stack_of(std::span<const Caller> callers);
-  uint32_t coarse_count(const Caller& caller) const;
+  uint32_t coarse_count(const Caller& caller, uint32_t reach) const;
+  bool alike(Stack a, Stack b, uint32_t reach) const;
   void spend(uint64_t work) { left_ -= std::min(left_, work); }
   void begin(uint64_t limit);
   Step take_found();

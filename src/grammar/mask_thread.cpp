@@ -17,7 +17,7 @@ bool NextMask::compute(Effort effort) {
   const auto mask = matcher.allowed(effort);
   if (!mask) return false;
   status = mask->status();
-  if (mask->ok()) allowed.assign(mask->value().begin(), mask->value().end());
+  if (mask->ok()) allowed = mask->value();
   return true;
 }
 

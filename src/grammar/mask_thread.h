@@ -27,7 +27,7 @@ struct NextMask {
 
   Matcher matcher;
   const std::string client;
-  std::vector<uint64_t> allowed;
+  std::span<const uint64_t> allowed;
   Status status;
   std::atomic<bool> ready = false, abandoned = false;
 

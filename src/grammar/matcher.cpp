@@ -65,8 +65,7 @@ std::optional<Result<std::span<const uint64_t>>> Matcher::allowed(Effort effort)
   if (made == Progress::kPaused) return {};
   if (made == Progress::kTooCostly) failure_ = too_costly();
   if (!failure_.ok()) return failure_;
-  const auto tokens = masks_->tokens(*mask_);
-  mask_.reset();
+  const auto tokens = mask_->tokens();
   if (std::any_of(tokens.begin(), tokens.end(), [](uint64_t word) { return word != 0; })) return tokens;
   return error(StatusCode::kUnsupported,
                "the answer's grammar allows no further token: the vocabulary lacks what must come");

@@ -45,7 +45,7 @@ class Matcher {
   // Quick: the token is looked at with the next mask.
   void take(int32_t token) { taken_.push_back(token); }
   // The tokens that may come next, one bit each, the lowest first; what lies behind the span may not. Valid
-  // until the next call of any matcher of the grammar. Nothing where the effort was not enough: the next call
+  // until this matcher's next call. Nothing where the effort was not enough: the next call
   // goes on. Fails where no token may come, or where finding out costs too much time or memory.
   std::optional<Result<std::span<const uint64_t>>> allowed(Effort effort);
   // The same, however long it takes.
@@ -61,7 +61,7 @@ class Matcher {
   std::shared_ptr<TokenMasks> masks_;  // null before the first call
   TokenMasks::Situation at_ = TokenMasks::kNowhere;
   std::deque<int32_t> taken_;             // behind at_
-  std::optional<TokenMasks::Mask> mask_;  // of at_, in progress
+  std::optional<TokenMasks::Mask> mask_;  // of at_, in progress or done
   Status failure_;                        // once it has failed
 };
 

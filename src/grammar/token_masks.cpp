@@ -1,13 +1,14 @@
 #include "grammar/token_masks.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace moesaic::grammar {
 namespace {
 
 // 25 KB each for 201,088 tokens.
-constexpr size_t kKeptMasks = 256;
+constexpr size_t kKeptMasks = 512, kKeptCounted = 16;
 constexpr size_t kQuickPlaces = 64;
 constexpr size_t kKeptEnds = 1 << 20;
 // Nodes of the tree that cost as much as one step of the machine.
@@ -18,6 +19,10 @@ constexpr size_t kMaxParts = 8;
 
 // In place of a situation:
 constexpr TokenMasks::Situation kUnknown = -1, kTooCostly = -2;
+
+void add(const TokenMasks::Bits& from, TokenMasks::Bits& to) {
+  std::ranges::transform(from, to, to.begin(), std::bit_or());
+}
 
 }  // namespace
 
@@ -107,6 +112,17 @@ void TokenMasks::add_tokens(const TokenTrie::Node& node, Bits& tokens) const {
   }
 }
 
+// Of all nodes below, too.
+void TokenMasks::remove_tokens(const TokenTrie::Node& node, Bits& tokens) const {
+  const auto& nodes = trie_.nodes();
+  const bool last = node.end == std::ssize(nodes);
+  const auto end = last ? static_cast<int32_t>(trie_.tokens().size()) : nodes[node.end].first_token;
+  for (int32_t t = node.first_token; t < end; ++t) {
+    const int32_t token = trie_.tokens()[t];
+    tokens[token / 64] &= ~(uint64_t{1} << (token % 64));
+  }
+}
+
 bool TokenMasks::leaves(Situation at) const {
   const auto configurations = situations_[at];
   return std::any_of(configurations.begin(), configurations.end(), [&](const Configuration& p) {
@@ -114,72 +130,107 @@ bool TokenMasks::leaves(Situation at) const {
   });
 }
 
+std::shared_ptr<TokenMasks::Making>& TokenMasks::making(Situation coarse) {
+  if (masks_.size() >= kKeptMasks / 2 && !masks_.contains(coarse)) older_masks_ = std::exchange(masks_, {});
+  std::shared_ptr<Making>& made = masks_[coarse];
+  if (const auto older = older_masks_.find(coarse); made == nullptr && older != older_masks_.end())
+    made = older->second;
+  return made;
+}
+
 // False: paused.
 bool TokenMasks::begin_mask(Mask& mask) {
   const auto exact = situations_[mask.of_];
   if (effort_ == Effort::kQuick && exact.size() > kQuickPlaces) return false;
-  const Configurations coarse = machine_.coarse(exact);
-  mask.coarse_ = number(coarse);
-  mask.path_.resize(trie_.depth() + 1);
-  mask.tokens_.assign((trie_.vocab_size() + 63) / 64, 0);
-  mask.stage_ = Mask::Stage::kParts;
-  if (masks_.contains(mask.coarse_)) return true;
-  std::vector<Configuration> by_stack = coarse;
-  std::stable_sort(by_stack.begin(), by_stack.end(),
-                   [](const Configuration& a, const Configuration& b) { return a.stack < b.stack; });
+  const Situation coarse = number(machine_.coarse(exact));
+  std::shared_ptr<Making>& kept = making(coarse);
+  if (kept == nullptr) {
+    auto made = std::make_shared<Making>();
+    made->coarse = coarse;
+    made->tokens.resize((trie_.vocab_size() + 63) / 64);
+    made->path.resize(trie_.depth() + 1);
+    divide(*made);
+    kept = std::move(made);
+  }
+  mask.making_ = kept;
+  return true;
+}
+
+void TokenMasks::divide(Making& making) {
+  const auto coarse = situations_[making.coarse];
+  std::vector<Configuration> by_stack(coarse.begin(), coarse.end());
+  std::ranges::stable_sort(by_stack, {}, &Configuration::stack);
   for (size_t i = 0, end = 0; i < by_stack.size(); i = end) {
     const Stack stack = by_stack[i].stack;
     for (; end < by_stack.size() && by_stack[end].stack == stack; ++end) by_stack[end].stack = kElsewhere;
-    if (mask.parts_.size() == kMaxParts) {
-      mask.parts_ = {{kBottom, mask.coarse_}};
-      return true;
+    if (making.parts.size() == kMaxParts) {
+      making.parts = {{kBottom, making.coarse}};
+      return;
     }
-    mask.parts_.push_back({stack, number(std::span(by_stack).subspan(i, end - i))});
+    making.parts.push_back({stack, number(std::span(by_stack).subspan(i, end - i))});
   }
+}
+
+bool TokenMasks::alike(Situation a, Situation b, int32_t reach) const {
+  return a == b || machine_.alike(situations_[a], situations_[b], static_cast<uint32_t>(reach));
+}
+
+// Follows a node for the other count, too; `same` is true if both allow the same from here on. False: paused.
+bool TokenMasks::follow_other(Making& making, const TokenTrie::Node& node, Situation here, bool& same) {
+  const Situation there = next(making.other_path[node.depth - 1], node.byte);
+  if (pauses(there)) return false;
+  making.other_path[node.depth] = std::max(there, kNowhere);
+  same = here >= kNowhere && there >= kNowhere && alike(here, there, node.height);
   return true;
 }
 
 // Nodes [first, last) below a node of this depth, reached in situation `from`. False: paused.
-bool TokenMasks::walk(Mask& mask, int32_t first, int32_t last, int32_t depth, Situation from, Bits& tokens,
-                      std::vector<int32_t>* ends) {
+bool TokenMasks::walk(Making& making, int32_t first, int32_t last, int32_t depth, Situation from,
+                      Bits& tokens, std::vector<int32_t>* ends) {
   const auto& nodes = trie_.nodes();
-  if (mask.node_ < 0) mask.node_ = first, mask.path_[depth] = from;
-  for (int32_t& i = mask.node_; i < last; ++nodes_) {
+  if (making.node < 0) {
+    making.node = first, making.path[depth] = from;
+    if (making.other != nullptr) making.other_path[depth] = making.other->from;
+  }
+  for (int32_t& i = making.node; i < last; ++nodes_) {
     if (nodes_ % kNodesBetweenLooks == 0) {
       if (work() >= stop_at_) break;
       if (work() >= slice_end_) return false;
     }
     const TokenTrie::Node& node = nodes[i];
-    const Situation here = next(mask.path_[node.depth - 1], node.byte);
+    const Situation here = next(making.path[node.depth - 1], node.byte);
     if (pauses(here)) return false;
-    if (here <= kNowhere) {
-      mask.cut_ = mask.cut_ || here < kNowhere;
+    bool same = false;
+    if (making.other != nullptr && !follow_other(making, node, here, same)) return false;
+    if (same || here <= kNowhere) {
+      if (!same && making.other != nullptr) remove_tokens(node, tokens);
+      making.cut = making.cut || here < kNowhere;
       i = node.end;
       continue;
     }
-    mask.path_[node.depth] = here;
+    making.path[node.depth] = here;
     add_tokens(node, tokens);
-    if (ends != nullptr && leaves(here)) ends->push_back(i);
+    if (ends != nullptr && node.height > 0 && leaves(here)) ends->push_back(i);
     ++i;
   }
-  mask.cut_ = mask.cut_ || mask.node_ < last;
-  mask.node_ = -1;
+  making.cut = making.cut || making.node < last;
+  making.node = -1;
   return true;
 }
 
-// Sees to it that the part's local_ is there. False: paused.
-bool TokenMasks::find_local(Mask& mask, Situation inside) {
-  if (mask.local_ != nullptr) return true;
+// Sees to it that the part's local is there. False: paused.
+bool TokenMasks::find_local(Making& making, Situation inside) {
+  if (making.local != nullptr) return true;
   if (const auto known = locals_.find(inside); known != locals_.end()) {
-    mask.local_ = known->second;
+    making.local = known->second;
   } else {
-    if (mask.node_ < 0) mask.found_ = {.tokens = Bits(mask.tokens_.size()), .ends = {}};
+    if (making.node < 0) making.found = {.tokens = Bits(making.tokens.size()), .ends = {}};
     const auto nodes = static_cast<int32_t>(trie_.nodes().size());
-    if (!walk(mask, 0, nodes, 0, inside, mask.found_.tokens, &mask.found_.ends)) return false;
-    mask.local_ = std::make_shared<const Local>(std::move(mask.found_));
-    if (!mask.cut_) keep_local(inside, mask.local_);
+    if (!walk(making, 0, nodes, 0, inside, making.found.tokens, &making.found.ends)) return false;
+    making.local = std::make_shared<const Local>(std::move(making.found));
+    if (!making.cut) keep_local(inside, making.local);
   }
-  for (size_t i = 0; i < mask.tokens_.size(); ++i) mask.tokens_[i] |= mask.local_->tokens[i];
+  add(making.local->tokens, making.tokens);
   return true;
 }
 
@@ -192,69 +243,110 @@ void TokenMasks::keep_local(Situation inside, std::shared_ptr<const Local> local
   locals_.emplace(inside, std::move(local));
 }
 
-// False: paused.
-bool TokenMasks::advance_part(Mask& mask) {
-  const Mask::Part& part = mask.parts_[mask.part_];
-  if (!find_local(mask, part.inside)) return false;
-  const auto& ends = mask.local_->ends;
-  if (part.stack != kBottom && !ends.empty()) {
-    const Situation from = behind(part.stack);
-    if (pauses(from)) return false;
-    mask.cut_ = mask.cut_ || from < kNowhere;
-    for (; from > kNowhere && mask.end_ < ends.size(); ++mask.end_) {
-      const int32_t node = ends[mask.end_];
-      const TokenTrie::Node& n = trie_.nodes()[node];
-      if (!walk(mask, node + 1, n.end, n.depth, from, mask.tokens_, nullptr)) return false;
+// Another count that is on the same side of the least: what may end the repetition differs nowhere else.
+std::shared_ptr<const TokenMasks::Counted>* TokenMasks::other_count(const Counted& counted) {
+  const auto other = std::ranges::find_if(counted_, [&](const auto& kept) {
+    return kept->inside == counted.inside && kept->caller.next == counted.caller.next &&
+           kept->caller.below == counted.caller.below &&
+           machine_.enough(kept->caller) == machine_.enough(counted.caller);
+  });
+  return other == counted_.end() ? nullptr : &*other;
+}
+
+void TokenMasks::begin_counted(Making& making, Counted counted) {
+  if (const auto* other = other_count(counted)) making.other = *other;
+  making.other_path.resize(making.path.size());
+  counted.tokens = making.other == nullptr ? Bits(making.tokens.size()) : making.other->tokens;
+  making.counted = std::move(counted);
+}
+
+// What was cut may still have tokens of the other count that this one does not allow.
+void TokenMasks::end_counted(Making& making) {
+  if (!making.cut || making.other == nullptr) add(making.counted->tokens, making.tokens);
+  if (!making.cut) {
+    auto* other = other_count(*making.counted);
+    if (other == nullptr) {
+      if (counted_.size() == kKeptCounted) counted_.erase(counted_.begin());
+      other = &counted_.emplace_back();
     }
+    *other = std::make_shared<const Counted>(std::move(*making.counted));
   }
-  mask.local_ = nullptr;
-  mask.end_ = 0;
-  ++mask.part_;
+  making.counted.reset();
+  making.other = nullptr;
+}
+
+// Follows the tokens that go on where the part's rule ends. False: paused.
+bool TokenMasks::walk_behind(Making& making, const Part& part) {
+  const auto& nodes = trie_.nodes();
+  const auto& ends = making.local->ends;
+  if (part.stack == kBottom || ends.empty()) return true;
+  const Situation from = behind(part.stack);
+  if (pauses(from)) return false;
+  making.cut = making.cut || from < kNowhere;
+  if (from <= kNowhere) return true;
+  // A special token may have two strings, so that what one of them takes away another one may have given.
+  const auto caller = ends.back() < trie_.special_nodes() ? machine_.counted(part.stack) : std::nullopt;
+  if (caller && !making.counted)
+    begin_counted(making, {.inside = part.inside, .caller = *caller, .from = from});
+  Bits& tokens = caller ? making.counted->tokens : making.tokens;
+  for (; making.end < ends.size(); ++making.end) {
+    const TokenTrie::Node& n = nodes[ends[making.end]];
+    if (!walk(making, ends[making.end] + 1, n.end, n.depth, from, tokens, nullptr)) return false;
+  }
+  if (caller) end_counted(making);
+  return true;
+}
+
+// False: paused.
+bool TokenMasks::advance_part(Making& making) {
+  const Part& part = making.parts[making.part];
+  if (!find_local(making, part.inside) || !walk_behind(making, part)) return false;
+  making.local = nullptr;
+  making.end = 0;
+  ++making.part;
   return true;
 }
 
 // The tokens of a single byte: whatever else was cut, one of them goes on.
-Progress TokenMasks::add_single_bytes(Mask& mask) {
+Progress TokenMasks::add_single_bytes(Making& making) {
   const auto& nodes = trie_.nodes();
-  if (mask.node_ < 0) mask.node_ = 0;
-  for (int32_t& i = mask.node_; i < static_cast<int32_t>(nodes.size()); i = nodes[i].end) {
-    const Situation here = next(mask.coarse_, nodes[i].byte);
+  if (making.node < 0) making.node = 0;
+  for (int32_t& i = making.node; i < static_cast<int32_t>(nodes.size()); i = nodes[i].end) {
+    const Situation here = next(making.coarse, nodes[i].byte);
     if (here < kNowhere) return here == kUnknown ? Progress::kPaused : Progress::kTooCostly;
-    if (here != kNowhere) add_tokens(nodes[i], mask.tokens_);
+    if (here != kNowhere) add_tokens(nodes[i], making.tokens);
   }
   return Progress::kDone;
 }
 
-Progress TokenMasks::advance_stage(Mask& mask) {
-  if (mask.stage_ == Mask::Stage::kBegin && !begin_mask(mask)) return Progress::kPaused;
-  if (masks_.contains(mask.coarse_)) return Progress::kDone;
-  if (mask.stage_ == Mask::Stage::kParts) {
-    while (mask.part_ < mask.parts_.size())
-      if (!advance_part(mask)) return Progress::kPaused;
-    mask.stage_ = Mask::Stage::kSingleBytes;
+Progress TokenMasks::advance_stage(Making& making) {
+  if (making.stage == Making::Stage::kParts) {
+    while (making.part < making.parts.size())
+      if (!advance_part(making)) return Progress::kPaused;
+    making.stage = Making::Stage::kSingleBytes;
   }
-  if (mask.cut_) {
+  if (making.cut) {
     cut_at_ = stop_at_ = kNever;
     most_bytes_ = kMostBytes;
-    const Progress progress = add_single_bytes(mask);
-    if (progress != Progress::kDone) return mask.work_ > kMostWork ? Progress::kTooCostly : progress;
+    const Progress progress = add_single_bytes(making);
+    if (progress != Progress::kDone) return making.work > kMostWork ? Progress::kTooCostly : progress;
   }
-  if (masks_.size() >= kKeptMasks) masks_.clear();
-  masks_.emplace(mask.coarse_, std::move(mask.tokens_));
+  making = {.stage = Making::Stage::kDone, .tokens = std::move(making.tokens)};
   return Progress::kDone;
 }
 
 Progress TokenMasks::advance(Mask& mask) {
+  if (mask.making_ == nullptr && !begin_mask(mask)) return Progress::kPaused;
+  Making& making = *mask.making_;
+  if (making.stage == Making::Stage::kDone) return Progress::kDone;
   const uint64_t before = work();
-  cut_at_ = before + (mask_work_ - std::min(mask_work_, mask.work_));
-  stop_at_ = before + (2 * mask_work_ - std::min(2 * mask_work_, mask.work_));
+  cut_at_ = before + (mask_work_ - std::min(mask_work_, making.work));
+  stop_at_ = before + (2 * mask_work_ - std::min(2 * mask_work_, making.work));
   most_bytes_ = kWalkBytes;
-  const Progress progress = advance_stage(mask);
-  mask.work_ += work() - before;
+  const Progress progress = advance_stage(making);
+  making.work += work() - before;
   return progress;
 }
-
-std::span<const uint64_t> TokenMasks::tokens(const Mask& mask) const { return masks_.at(mask.coarse_); }
 
 std::optional<TokenMasks::Situation> TokenMasks::adopt(const TokenMasks& other, Situation at) {
   const Machine::Step adopted = machine_.adopt(other.machine_, other.situations_[at]);

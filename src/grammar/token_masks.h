@@ -5,6 +5,10 @@
 // wherever the rule is called from, so they are kept apart (Local), with the nodes at which the rule may end;
 // from those the walk continues after the call. So the inside of strings, where nearly all tokens are
 // allowed, is walked once and not once for each property.
+//
+// Two counts of a repetition differ only in tokens that reach one of its limits. So behind a repetition's
+// rule the walk follows only what may lead to such tokens, and takes the others from the mask of another
+// count. Answers that need the same mask make it together.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +39,7 @@ enum class Progress {
 // Not for several threads at a time.
 class TokenMasks {
  public:
+  using Bits = std::vector<uint64_t>;
   using Situation = int32_t;                // the number of a set of configurations
   static constexpr Situation kNowhere = 0;  // no answer begins with the bytes so far
 
@@ -58,8 +63,6 @@ class TokenMasks {
   class Mask;
   // Goes on with it. Others may do the same in between with theirs.
   Progress advance(Mask& mask);
-  // One bit a token, the lowest first: [ceil(vocabulary / 64)]. Of a mask that is done, until the next call.
-  std::span<const uint64_t> tokens(const Mask& mask) const;
 
   // Time to replace this object, which frees nothing. To be asked between tokens. Within one token, a walk
   // that meets very many new situations takes the rest for kNowhere: its mask then allows too few tokens, but
@@ -72,10 +75,18 @@ class TokenMasks {
   uint64_t work() const;
 
  private:
-  using Bits = std::vector<uint64_t>;
+  struct Making;
+  struct Part;
   struct Local {
     Bits tokens;
     std::vector<int32_t> ends;  // nodes
+  };
+  // The tokens that end a repetition's rule and go on behind it, for one count.
+  struct Counted {
+    Situation inside = kNowhere;
+    Caller caller = {};
+    Situation from = kNowhere;  // behind the rule
+    Bits tokens = {};
   };
 
   Situation number(std::span<const Configuration> configurations);
@@ -84,15 +95,24 @@ class TokenMasks {
   Situation next(Situation from, uint8_t byte);
   Situation behind(Stack stack);
   bool begin_mask(Mask& mask);
-  bool advance_part(Mask& mask);
-  bool find_local(Mask& mask, Situation inside);
-  bool walk(Mask& mask, int32_t first, int32_t last, int32_t depth, Situation from, Bits& tokens,
+  std::shared_ptr<Making>& making(Situation coarse);
+  void divide(Making& making);
+  bool advance_part(Making& making);
+  bool find_local(Making& making, Situation inside);
+  bool walk_behind(Making& making, const Part& part);
+  std::shared_ptr<const Counted>* other_count(const Counted& counted);
+  void begin_counted(Making& making, Counted counted);
+  void end_counted(Making& making);
+  bool alike(Situation a, Situation b, int32_t reach) const;
+  bool walk(Making& making, int32_t first, int32_t last, int32_t depth, Situation from, Bits& tokens,
             std::vector<int32_t>* ends);
-  Progress add_single_bytes(Mask& mask);
-  Progress advance_stage(Mask& mask);
+  bool follow_other(Making& making, const TokenTrie::Node& node, Situation here, bool& same);
+  Progress add_single_bytes(Making& making);
+  Progress advance_stage(Making& making);
   void keep_local(Situation inside, std::shared_ptr<const Local> local);
   bool pauses(Situation found) const;
   void add_tokens(const TokenTrie::Node& node, Bits& tokens) const;
+  void remove_tokens(const TokenTrie::Node& node, Bits& tokens) const;
   bool leaves(Situation at) const;
 
   const TokenTrie& trie_;
@@ -103,8 +123,11 @@ class TokenMasks {
   std::vector<std::unique_ptr<Situation[]>> next_;  // by situation: [byte classes]; see next()
   std::vector<Situation> behind_;                   // by stack, as far as known
   std::unordered_map<Situation, std::shared_ptr<const Local>> locals_;
-  size_t local_ends_ = 0;                      // of all of them
-  std::unordered_map<Situation, Bits> masks_;  // of coarse situations (Machine::coarse)
+  size_t local_ends_ = 0;  // of all of them
+  std::vector<std::shared_ptr<const Counted>> counted_;
+  // Masks, done or not, by their coarse situation (Machine::coarse); the older ones are those that nobody
+  // asked for since masks_ was last empty.
+  std::unordered_map<Situation, std::shared_ptr<Making>> masks_, older_masks_;
   // The turn in progress:
   Effort effort_ = Effort::kSlice;
   uint64_t nodes_ = 0;  // of the tree, over all calls
@@ -113,32 +136,44 @@ class TokenMasks {
   size_t most_bytes_ = kWalkBytes;
 };
 
+// Configurations that share a stack, which kElsewhere stands for in `inside`. Those of many stacks are one
+// part that nothing is behind (kBottom).
+struct TokenMasks::Part {
+  Stack stack;
+  Situation inside;
+};
+
+// A mask that answers in the same coarse situation make together.
+struct TokenMasks::Making {
+  enum class Stage { kParts, kSingleBytes, kDone };
+
+  Stage stage = Stage::kParts;
+  Situation coarse = kNowhere;
+  Bits tokens = {};
+  std::vector<Part> parts = {};
+  size_t part = 0, end = 0;                      // in parts, and in local->ends
+  std::shared_ptr<const Local> local = nullptr;  // of this part, once it is known
+  Local found = {};                              // before that
+  int32_t node = -1;                             // of the walk in progress; -1: none is
+  std::vector<Situation> path = {};              // of that walk, by depth
+  // Behind a repetition's rule: what is found, and another count's, from which that begins.
+  std::optional<Counted> counted = {};
+  std::shared_ptr<const Counted> other = nullptr;
+  std::vector<Situation> other_path = {};
+  uint64_t work = 0;  // so far
+  bool cut = false;   // by a limit: what follows is not all that may
+};
+
 class TokenMasks::Mask {
  public:
   explicit Mask(Situation of) : of_(of) {}
+  // One bit a token, the lowest first: [ceil(vocabulary / 64)], once the mask is done.
+  std::span<const uint64_t> tokens() const { return making_->tokens; }
 
  private:
   friend TokenMasks;
-  enum class Stage { kBegin, kParts, kSingleBytes };
-  // Configurations that share a stack, which kElsewhere stands for in `inside`. Those of many stacks are one
-  // part that nothing is behind (kBottom).
-  struct Part {
-    Stack stack;
-    Situation inside;
-  };
-
   Situation of_;
-  Stage stage_ = Stage::kBegin;
-  Situation coarse_ = kNowhere;
-  Bits tokens_;
-  std::vector<Part> parts_;
-  size_t part_ = 0, end_ = 0;           // in parts_, and in local_->ends
-  std::shared_ptr<const Local> local_;  // of this part, once it is known
-  Local found_;                         // before that
-  int32_t node_ = -1;                   // of the walk in progress; -1: none is
-  std::vector<Situation> path_;         // of that walk, by depth
-  uint64_t work_ = 0;                   // so far
-  bool cut_ = false;                    // by a limit: what follows is not all that may
+  std::shared_ptr<Making> making_;  // null before the first turn
 };
 
 }  // namespace moesaic::grammar

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 #include <random>
@@ -29,42 +30,78 @@ bool has(std::span<const uint64_t> mask, int32_t token) {
   return (mask[token / 64] >> (token % 64) & 1) != 0;
 }
 
-// By definition: a token may come where the automaton follows each of its bytes.
-bool may_come(const CompiledGrammar& g, const TokenTrie& trie, const std::string& text, int32_t token) {
-  for (const std::string& string : trie.strings(token)) {
-    Machine machine(g.automaton);
-    Machine::Step at = machine.enter(g.rule, kBottom);
-    for (const char c : text + string) at = machine.step(at.value(), static_cast<uint8_t>(c));
-    if (!at.value().empty()) return true;
-  }
-  return false;
-}
+// A text so far, followed by definition.
+struct Text {
+  explicit Text(const CompiledGrammar& g)
+      : machine(g.automaton), at(machine.enter(g.rule, kBottom).value()) {}
 
-// Random answers; at each of their steps every token's bit is compared with the definition.
-void compare(const AnswerFormat& format, uint32_t seed, int steps = 60) {
-  const Tokenizer tokenizer = small::tokenizer();
+  Configurations behind(std::string_view string) {
+    Configurations to = at;
+    for (const char c : string) to = machine.step(to, static_cast<uint8_t>(c)).value();
+    return to;
+  }
+  // A token may come where the automaton follows each of its bytes.
+  bool may_come(const TokenTrie& trie, int32_t token) {
+    const auto strings = trie.strings(token);
+    return std::ranges::any_of(strings, [&](const auto& string) { return !behind(string).empty(); });
+  }
+  void take(const TokenTrie& trie, int32_t token) {
+    for (const std::string& string : trie.strings(token)) {
+      const Configurations to = behind(string);
+      if (to.empty()) continue;
+      at = to;
+      return;
+    }
+  }
+
+  Machine machine;
+  Configurations at;
+};
+
+// Random answers, which go on in turn; at each of their steps every token's bit is compared with the
+// definition.
+void compare(const AnswerFormat& format, uint32_t seed, int steps = 60, int answers = 1,
+             const Tokenizer& tokenizer = small::tokenizer()) {
   const TokenTrie trie(tokenizer);
   const AnswerGrammar grammar = compile(format);
   MaskCache cache(tokenizer);
   std::mt19937 rng(seed);
-  Matcher matcher = cache.matcher(grammar);
-  std::string text;
-  for (int step = 0; step < steps; ++step) {
+  struct Answer {
+    Matcher matcher;
+    Text text;
+    bool ended = false;
+  };
+  std::vector<Answer> all;
+  for (int i = 0; i < answers; ++i) all.push_back({cache.matcher(grammar), Text(*grammar.compiled())});
+  for (int step = 0; step < steps * answers; ++step) {
+    auto& [matcher, text, ended] = all[rng() % all.size()];
+    if (ended) continue;
     const auto allowed = matcher.allowed();
-    if (!allowed.ok()) break;
+    if (ended = !allowed.ok(); ended) continue;
     std::vector<int32_t> tokens;
     for (int32_t token = 0; token < tokenizer.vocab_size(); ++token) {
-      EXPECT_EQ(has(allowed.value(), token), may_come(*grammar.compiled(), trie, text, token))
-          << text << " " << token;
+      EXPECT_EQ(has(allowed.value(), token), text.may_come(trie, token)) << step << " " << token;
       if (has(allowed.value(), token)) tokens.push_back(token);
     }
     const int32_t token = tokens[rng() % tokens.size()];
-    const std::vector<std::string> strings = trie.strings(token);
-    const bool first = strings.size() == 1 || may_come(*grammar.compiled(), trie, text + strings[0], -1);
-    text += first ? strings[0] : strings.back();
+    text.take(trie, token);
     matcher.take(token);
-    if (tokenizer.is_special(token) && !format.chat) break;
+    ended = tokenizer.is_special(token) && !format.chat;
   }
+}
+
+// A vocabulary with many tokens of several characters, quotes among them.
+Tokenizer wide_tokenizer(int words) {
+  const std::vector<std::string> characters = {"a", "b", "c", "\"", "\\", "\xC3\xA9", " ", "]", ","};
+  nlohmann::json json = small::tokenizer_json();
+  std::mt19937 rng(1);
+  for (int i = 0; i < words; ++i) {
+    std::string word;
+    for (auto length = 2 + rng() % 11; length > 0; --length)
+      word += characters[rng() % (rng() % 4 == 0 ? characters.size() : 3)];
+    json["model"]["vocab"].emplace(small::spell(word), 400 + i);
+  }
+  return Tokenizer::from_hf_json_text(json.dump(), "wide").value();
 }
 
 TEST(TokenMasks, AreWhatTheAutomatonSays) {
@@ -81,6 +118,64 @@ TEST(TokenMasks, OfCountedParts) {
   }
 }
 
+// What one answer's count found is where another one's begins.
+TEST(TokenMasks, OfOtherCounts) {
+  const Tokenizer tokenizer = wide_tokenizer(1000);
+  for (
+      const char* schema :
+      {R"({"type": "string", "minLength": 15, "maxLength": 40})", R"({"type": "string", "maxLength": 25})",
+       R"({"type": "string", "minLength": 30})",
+       R"({"items": {"type": "string", "minLength": 3, "maxLength": 12}, "minItems": 2, "maxItems": 5})",
+       R"({"anyOf": [{"type": "string", "maxLength": 20}, {"type": "string", "minLength": 12, "maxLength": 30}]})"})
+    compare({.json_schema = schema}, 1, 30, 4, tokenizer);
+  for (const char* gbnf :
+       {R"(root ::= ("a" | "é" | "b"? "\""){5,20} "b")", R"(root ::= (("a" | "b"){2,4} " "){3,6})",
+        R"(root ::= ("a" | "b" "c"*){6,20} ([ab]{5,10} | "\""))"})
+    compare({.gbnf = gbnf}, 1, 30, 4, tokenizer);
+}
+
+// Another count costs a look at the tokens that reach a limit.
+TEST(TokenMasks, OfOtherCountsCostLittle) {
+  const Tokenizer tokenizer = wide_tokenizer(4000);
+  MaskCache cache(tokenizer);
+  Matcher matcher =
+      cache.matcher(compile({.json_schema = R"({"type": "string", "minLength": 50, "maxLength": 100})"}));
+  matcher.take('"');
+  const auto cost = [&] {
+    const uint64_t before = matcher.masks() == nullptr ? 0 : matcher.masks()->work();
+    EXPECT_TRUE(matcher.allowed().ok());
+    return matcher.masks()->work() - before;
+  };
+  const uint64_t first = cost();
+  uint64_t others = 0;
+  for (int i = 0; i < 99; ++i) {
+    matcher.take('a');
+    others += cost();
+  }
+  EXPECT_LT(others, 20 * first);
+}
+
+// Answers that come to the same place make its mask once, however their turns fall.
+TEST(TokenMasks, AreMadeTogether) {
+  const Tokenizer tokenizer = wide_tokenizer(8000);
+  const AnswerGrammar grammar = compile({.json_schema = R"({"type": "string", "minLength": 50})"});
+  const auto work = [&](size_t answers) {
+    MaskCache cache(tokenizer);
+    std::vector<Matcher> all(answers, cache.matcher(grammar));
+    EXPECT_TRUE(all[0].allowed().ok());
+    const uint64_t before = all[0].masks()->work();
+    for (Matcher& matcher : all) matcher.take('"');
+    for (size_t done = 0; done < answers;) {
+      done = 0;
+      for (Matcher& matcher : all) done += matcher.allowed(Effort::kQuick).has_value() ? 1 : 0;
+    }
+    return all[0].masks()->work() - before;
+  };
+  const uint64_t alone = work(1);
+  EXPECT_GT(alone, 2 * kQuickWork);
+  EXPECT_LT(work(8), alone + alone / 4);
+}
+
 TEST(TokenMasks, OfAChat) {
   for (uint32_t seed = 0; seed < 8; ++seed)
     compare({.chat = true, .json_schema = kSchema, .functions = {{"f", R"({"type": "object"})"}, {"g", ""}}},
@@ -88,31 +183,38 @@ TEST(TokenMasks, OfAChat) {
 }
 
 // Whatever a mask may cost, each token of a single byte that may come stays, and none comes that may not.
-TEST(TokenMasks, ThatAreCutGoOn) {
-  const Tokenizer tokenizer = small::tokenizer();
+void expect_cut_masks_go_on(const std::string& schema, const std::string& text) {
+  const Tokenizer tokenizer = wide_tokenizer(300);
   const TokenTrie trie(tokenizer);
-  const AnswerGrammar grammar = compile({.json_schema = kSchema});
+  const AnswerGrammar grammar = compile({.json_schema = schema});
   const CompiledGrammar& g = *grammar.compiled();
-  const std::string text = R"({"hello": "aaaa", "n": [)";
-  for (const uint64_t work : {0, 1, 10, 100}) {
+  for (const uint64_t work : {0, 1, 10, 20, 40, 100}) {
     TokenMasks masks(g.automaton, g.rule, trie, work);
     TokenMasks::Situation at = masks.start().value();
+    Text written(g);
     for (size_t i = 0; i + 1 < text.size(); ++i) {
       TokenMasks::Mask made(at);
       masks.begin(Effort::kSlice);
       while (masks.advance(made) != Progress::kDone) masks.begin(Effort::kSlice);
-      const auto mask = masks.tokens(made);
+      const auto mask = made.tokens();
       bool any = false;
       for (int32_t token = 0; token < tokenizer.vocab_size(); ++token) {
-        const bool may = may_come(g, trie, text.substr(0, i), token);
+        const bool may = written.may_come(trie, token);
         any = any || has(mask, token);
         EXPECT_TRUE(may || !has(mask, token)) << work << " " << i << " " << token;
         EXPECT_TRUE(!may || token >= 256 || has(mask, token)) << work << " " << i << " " << token;
       }
       EXPECT_TRUE(any);
       ASSERT_EQ(masks.after(at, text.substr(i, 1), at), Progress::kDone);
+      written.at = written.behind(text.substr(i, 1));
     }
   }
+}
+
+TEST(TokenMasks, ThatAreCutGoOn) {
+  expect_cut_masks_go_on(kSchema, R"({"hello": "aaaa", "n": [)");
+  expect_cut_masks_go_on(R"({"type": "string", "minLength": 20, "maxLength": 30})",
+                         '"' + std::string(30, 'a') + '"');
 }
 
 // The tokens of `text`, one by one; -1 where all were allowed, else the first that was not.

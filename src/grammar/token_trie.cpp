@@ -35,14 +35,20 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer) : tokenizer_(&tokenizer), ends_
   // Each node ends where the next one stands that is no deeper.
   std::vector<int32_t> open;
   const auto close = [&](int32_t depth, size_t at) {
-    for (; !open.empty() && nodes_[open.back()].depth >= depth; open.pop_back())
-      nodes_[open.back()].end = static_cast<int32_t>(at);
+    while (!open.empty() && nodes_[open.back()].depth >= depth) {
+      Node& closed = nodes_[open.back()];
+      closed.end = static_cast<int32_t>(at);
+      open.pop_back();
+      if (!open.empty()) nodes_[open.back()].height = std::max(nodes_[open.back()].height, closed.height + 1);
+    }
   };
   for (size_t i = 0; i < nodes_.size(); ++i) {
     close(nodes_[i].depth, i);
     open.push_back(static_cast<int32_t>(i));
   }
   close(0, nodes_.size());
+  while (special_nodes_ < std::ssize(nodes_) && nodes_[special_nodes_].byte < kEnd)
+    special_nodes_ = nodes_[special_nodes_].end;
 }
 
 // The nodes of a string that comes right behind another one in order.
@@ -50,7 +56,7 @@ void TokenTrie::add(std::string_view string, std::string_view before) {
   const auto common = std::mismatch(string.begin(), string.end(), before.begin(), before.end()).first;
   for (size_t i = common - string.begin(); i < string.size(); ++i) {
     const auto token = static_cast<int32_t>(tokens_.size()), depth = static_cast<int32_t>(i + 1);
-    nodes_.push_back({static_cast<uint8_t>(string[i]), depth, 0, token, token});
+    nodes_.push_back({static_cast<uint8_t>(string[i]), depth, 0, 0, token, token});
     depth_ = std::max(depth_, depth);
   }
 }

@@ -16,6 +16,7 @@ class TokenTrie {
   struct Node {
     uint8_t byte;
     int32_t depth;                    // bytes; the children of the root have 1
+    int32_t height;                   // bytes from here to the deepest node below
     int32_t end;                      // the first node behind it that its string does not begin
     int32_t first_token, last_token;  // of tokens_in, those that are exactly this string; last excluded
   };
@@ -27,6 +28,8 @@ class TokenTrie {
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int vocab_size() const { return tokenizer_->vocab_size(); }
   int depth() const { return depth_; }  // of the deepest node
+  // The first node of special tokens and ends, behind those of all text.
+  int special_nodes() const { return special_nodes_; }
   // The strings that this token is in the tree, first byte first; none for what can never come.
   std::vector<std::string> strings(int32_t token) const;
 
@@ -37,7 +40,7 @@ class TokenTrie {
   std::vector<int32_t> ends_;  // sorted
   std::vector<Node> nodes_;
   std::vector<int32_t> tokens_;  // by string
-  int depth_ = 0;
+  int depth_ = 0, special_nodes_ = 0;
 };
 
 }  // namespace moesaic::grammar

@@ -87,6 +87,16 @@ function(moesaic_tile_architectures out)
   set(${out} "${tiles}" PARENT_SCOPE)
 endfunction()
 
+# moesaic_code_names(OUT LIST...): the code in words: sm_90a is machine code, compute_80 PTX. A plain number is both.
+function(moesaic_code_names out)
+  set(names ${ARGN})
+  list(TRANSFORM names REPLACE "^([0-9]+[af]?)-virtual$" "compute_\\1 (PTX)")
+  list(TRANSFORM names REPLACE "^([0-9]+[af]?)-real$" "sm_\\1")
+  list(TRANSFORM names REPLACE "^([0-9]+[af]?)$" "sm_\\1, compute_\\1 (PTX)")
+  list(JOIN names ", " names)
+  set(${out} "${names}" PARENT_SCOPE)
+endfunction()
+
 # moesaic_those_from_90(OUT LIST...): the architectures from 9.0 on; where there are none PTX of 9.0, which is compiled
 # quickly and never runs: sources that need what came with 9.0 still have to be compiled for something.
 function(moesaic_those_from_90 out)

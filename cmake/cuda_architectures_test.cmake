@@ -79,3 +79,8 @@ expect_machine("9.0\n9.0\n12.0\n" 90a-real,120a-real)
 expect_machine("8.9\n12.1\n" 89-real,121a-real)
 expect_machine("7.5\n10.0\n" "")
 expect_machine("8.0\n8.0\n" 80-real)
+
+moesaic_code_names(names 90a-real 120-real 80-virtual 86)
+if(NOT names STREQUAL "sm_90a, sm_120, compute_80 (PTX), sm_86, compute_86 (PTX)")
+  message(SEND_ERROR "names of code: ${names}")
+endif()

@@ -51,6 +51,8 @@ void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& bac
   fmt::print("this machine      {:.1f} GB of memory: {}\n", memory_bytes() / 1e9,
              room > 0 ? fmt::format("the weights fit, {:.1f} GB are left for the KV cache", room / 1e9)
                       : fmt::format("{:.1f} GB too little memory for the weights", -room / 1e9));
+  const std::string code = gpu_code();
+  fmt::print("GPU code          {}\n", code.empty() ? "none" : code);
   for (const std::string& device : list_backends()) fmt::print("device            {}\n", device);
   if (!o.tensors) return;
   fmt::print("\n");
@@ -82,6 +84,7 @@ void print_json(const Checkpoint& k, const InspectOptions& o, const Backend& bac
                                        {"bytes_per_token", bytes_per_token(k.weights, c)},
                                        {"kv_bytes_per_token_and_layer", backend.kv_token_bytes(c)},
                                        {"memory_bytes", memory_bytes()},
+                                       {"gpu_code", gpu_code()},
                                        {"conversions", k.conversions},
                                        {"tensors", tensors}};
   fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));

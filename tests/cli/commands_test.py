@@ -331,6 +331,9 @@ class Inspect(Cli):
         self.assertGreater(out["weight_bytes"], out["bytes_per_token"])
         self.assertIn("vocabulary        320", self.ok("inspect", MODEL))
         self.assertIn("lm_head.weight", self.ok("inspect", MODEL, "--tensors"))
+        code = self.ok("--version").splitlines()[1].removeprefix("GPU code: ")
+        self.assertIn(f"\nGPU code          {code}\n", self.ok("inspect", MODEL))
+        self.assertEqual(out["gpu_code"], code.replace("none", ""))
 
     def test_dummy(self):
         self.assertEqual(self.json("inspect", "dummy:gpt-oss-20b,layers=2", "-o", "json")["vocab"], 201088)

@@ -1,7 +1,10 @@
 #include "backend/cuda/runtime/device.h"
 
+#include <limits>
+
 #include "backend/cuda/runtime/bandwidth.h"
 #include "backend/cuda/runtime/device_guard.h"
+#include "backend/cuda/runtime/features.h"
 #include "backend/cuda/runtime/free_memory.h"
 #include "base/error.h"
 
@@ -20,7 +23,24 @@ Result<int> current_device() {
   return device;
 }
 
+namespace {
+
+// The driver would only refuse what is more than the device has.
+Status check_shared(const void* kernel, size_t dynamic) {
+  ASSIGN_OR_RETURN(const size_t most, most_shared());
+  if (most == std::numeric_limits<size_t>::max()) return {};
+  cudaFuncAttributes own{};
+  RETURN_IF_ERROR(check(cudaFuncGetAttributes(&own, kernel), "a kernel's attributes"));
+  const size_t wanted = own.sharedSizeBytes + dynamic;
+  if (wanted <= most) return {};
+  return error(StatusCode::kUnsupported,
+               "cuda: a kernel wants {} bytes of shared memory, MOESAIC_MAX_SHARED allows {}", wanted, most);
+}
+
+}  // namespace
+
 Status set_attributes(const void* kernel, const KernelAttributes& attributes) {
+  RETURN_IF_ERROR(check_shared(kernel, attributes.max_shared));
   cudaError_t code = cudaSuccess;
   const auto set = [&](cudaFuncAttribute attribute, int value) {
     if (code == cudaSuccess) code = cudaFuncSetAttribute(kernel, attribute, value);
@@ -72,6 +92,15 @@ double sum(const std::vector<Wanted>& list) {
 
 std::string_view compiled_code() { return MOESAIC_CUDA_CODE; }
 
+namespace {
+
+// Hopper's own kernels need the instructions of its code alone.
+std::string architecture_option(int major, int minor) {
+  return fmt::format("-DCMAKE_CUDA_ARCHITECTURES={}{}{}-real", major, minor, major == 9 ? "a" : "");
+}
+
+}  // namespace
+
 std::string no_code_for(int device) {
   cudaDeviceProp p{};
   const DeviceGuard guard(device);
@@ -80,13 +109,15 @@ std::string no_code_for(int device) {
   if (code == cudaSuccess) code = probe_code();
   if (code == cudaSuccess) return {};
   cudaGetLastError();
+  if (code == cudaErrorUnsupportedPtxVersion)
+    return fmt::format("the driver is older than the PTX in this build: update it, or build moesaic with {}",
+                       architecture_option(p.major, p.minor));
   if (code != cudaErrorNoKernelImageForDevice && code != cudaErrorInvalidDeviceFunction)
     return cudaGetErrorString(code);
   constexpr int kLeastMajor = 8;
   const std::string what_to_do =
-      p.major < kLeastMajor
-          ? "moesaic needs 8.0 or later"
-          : fmt::format("build moesaic with -DCMAKE_CUDA_ARCHITECTURES={}{}-real", p.major, p.minor);
+      p.major < kLeastMajor ? "moesaic needs 8.0 or later"
+                            : fmt::format("build moesaic with {}", architecture_option(p.major, p.minor));
   return fmt::format("{} has compute capability {}.{}, this build has code for {} only; {}", p.name, p.major,
                      p.minor, compiled_code(), what_to_do);
 }

@@ -1,8 +1,14 @@
 #include "backend/cuda/runtime/features.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <vector>
 
 #include "backend/cuda/runtime/bandwidth.h"
 #include "backend/cuda/runtime/device.h"
@@ -12,12 +18,12 @@
 namespace moesaic::cuda {
 namespace {
 
-constexpr size_t kKilobyte = 1024;
+constexpr size_t kKilobyte = 1024, kHopperShared = 227 * kKilobyte, kLeastShared = 48;
 
 // CUDA's programming guide, "Technical Specifications per Compute Capability".
 size_t shared_per_block(int major, int minor) {
   if (major == 8) return (minor == 0 || minor == 7 ? 163 : 99) * kKilobyte;
-  if (major == 9 || major == 10 || major == 11) return 227 * kKilobyte;
+  if (major == 9 || major == 10 || major == 11) return kHopperShared;
   return major >= 12 ? 99 * kKilobyte : 48 * kKilobyte;
 }
 
@@ -28,10 +34,23 @@ Result<Features> ask(int device) {
   RETURN_IF_ERROR(check(cudaGetDeviceProperties(&p, device), "device"));
   int code = 0;
   RETURN_IF_ERROR(check(read_code_version(code), "the kernels' code"));
+  ASSIGN_OR_RETURN(const size_t most, most_shared());
   Features f = features_of(p.major, p.minor, code);
   if (p.major == 12 && f.have(kClusters) && !runs_clusters()) f.has &= ~unsigned{kClusters};
   if (p.sharedMemPerBlockOptin > 0) f.shared_per_block = p.sharedMemPerBlockOptin;
-  return f;
+  return with_shared(f, most);
+}
+
+Result<size_t> read_most_shared() {
+  const char* const text = std::getenv("MOESAIC_MAX_SHARED");
+  if (text == nullptr) return std::numeric_limits<size_t>::max();
+  const char* const end = text + std::strlen(text);
+  size_t kilobytes = 0;
+  const auto [stop, code] = std::from_chars(text, end, kilobytes);
+  if (code != std::errc() || stop != end || kilobytes < kLeastShared || kilobytes > kHopperShared / kKilobyte)
+    return invalid("MOESAIC_MAX_SHARED={}: expected kilobytes, {} to {}", text, kLeastShared,
+                   kHopperShared / kKilobyte);
+  return kilobytes * kKilobyte;
 }
 
 bool environment_allows() {
@@ -55,6 +74,32 @@ Features features_of(int major, int minor, int code) {
     if (major == 12) f.has |= kBlockScaledMma;
   }
   return f;
+}
+
+Features with_shared(Features features, size_t most) {
+  if (features.shared_per_block <= most) return features;
+  features.shared_per_block = most;
+  features.has &= ~unsigned{kWgmma};
+  return features;
+}
+
+std::string describe(const Features& features) {
+  std::vector<std::string> names;
+  for (const auto& [feature, name] : {std::pair{kBulkCopies, "bulk copies"},
+                                      {kClusters, "clusters"},
+                                      {kProgrammaticLaunch, "early launch"},
+                                      {kWgmma, "wgmma"},
+                                      {kBlockScaledMma, "block-scaled MMA"}}) {
+    if (features.have(feature)) names.emplace_back(name);
+  }
+  return fmt::format("{}; {} KB of shared memory a block",
+                     names.empty() ? "those of 8.0" : fmt::to_string(fmt::join(names, ", ")),
+                     features.shared_per_block / kKilobyte);
+}
+
+Result<size_t> most_shared() {
+  static const Result<size_t> most = read_most_shared();
+  return most;
 }
 
 Result<Features> features_of_device(int device) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "moesaic/status.h"
 
@@ -26,6 +27,15 @@ struct Features {
 // The features of a compute capability. code: the capability that the kernels were compiled for, 10 major +
 // minor. Code that the driver makes of PTX of 8.0 has nothing newer, on whatever device it runs.
 Features features_of(int major, int minor, int code);
+// The same with at most so many bytes of shared memory a CTA. kernels/sm90/ take all that Hopper has, so with
+// less there is no kWgmma.
+Features with_shared(Features features, size_t most);
+// Words for people: "bulk copies, clusters, early launch; 227 KB of shared memory a block".
+std::string describe(const Features& features);
+
+// Bytes of shared memory that a CTA may have, as MOESAIC_MAX_SHARED says in kilobytes, so that one card can
+// be tried with another's limit; the largest number where it says nothing. An error where it says nonsense.
+Result<size_t> most_shared();
 // The features of a device, which is asked once. Public reports contradict each other on clusters on 12.x, so
 // there the device says whether it runs one.
 Result<Features> features_of_device(int device);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+
 namespace moesaic::cuda {
 namespace {
 
@@ -26,6 +28,23 @@ TEST(Features, SharedMemoryOfABlock) {
   EXPECT_EQ(kilobytes(9, 0), 227u);
   EXPECT_EQ(kilobytes(12, 0), 99u);
   EXPECT_EQ(kilobytes(12, 1), 99u);
+}
+
+TEST(Features, WithLessSharedMemory) {
+  const Features hopper = features_of(9, 0, 90), less = with_shared(hopper, 99 * 1024);
+  EXPECT_EQ(less.shared_per_block, 99u * 1024);
+  EXPECT_EQ(less.has, hopper.has & ~unsigned{kWgmma});
+  for (const Features& same : {with_shared(hopper, 227 * 1024), with_shared(hopper, SIZE_MAX)}) {
+    EXPECT_EQ(same.shared_per_block, hopper.shared_per_block);
+    EXPECT_EQ(same.has, hopper.has);
+  }
+  EXPECT_EQ(with_shared(features_of(8, 6, 80), 163 * 1024).shared_per_block, 99u * 1024);
+}
+
+TEST(Features, InWords) {
+  EXPECT_EQ(describe(features_of(8, 6, 86)), "those of 8.0; 99 KB of shared memory a block");
+  EXPECT_EQ(describe(features_of(9, 0, 90)),
+            "bulk copies, clusters, early launch, wgmma; 227 KB of shared memory a block");
 }
 
 TEST(Features, HaveWhatIsNeeded) {

@@ -7,8 +7,10 @@ namespace moesaic {
 
 void apply_edits(const LogitEdits& edits, std::span<float> logits) {
   constexpr float kForbidden = -std::numeric_limits<float>::infinity();
-  for (const TokenEdit& edit : edits.tokens)
-    logits[static_cast<size_t>(edit.token)] = edited(logits[static_cast<size_t>(edit.token)], edit);
+  for (const TokenEdit& edit : edits.tokens) {
+    float& logit = logits[static_cast<size_t>(edit.token)];
+    if (logit != kForbidden) logit = edited(logit, edit);
+  }
   if (edits.allowed.empty()) return;
   for (size_t first = 0; first < logits.size(); first += 64) {
     const std::span<float> part = logits.subspan(first, std::min<size_t>(64, logits.size() - first));

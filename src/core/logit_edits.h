@@ -45,7 +45,8 @@ struct EditedRow {
   LogitEdits edits;
 };
 
-// Makes the changes of the tokens' logits; a token that is not allowed gets -infinity. logits: finite.
+// Makes the changes of the tokens' logits; a token that is not allowed gets -infinity. logits: finite, or
+// -infinity, which stays.
 void apply_edits(const LogitEdits& edits, std::span<float> logits);
 
 }  // namespace moesaic

@@ -13,6 +13,25 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
+std::vector<uint64_t> empty_mask(size_t vocab) { return std::vector<uint64_t>((vocab + 63) / 64); }
+std::vector<uint64_t> whole_mask(size_t vocab) {
+  std::vector<uint64_t> mask((vocab + 63) / 64, ~uint64_t{0});
+  if (vocab % 64 != 0) mask.back() >>= 64 - vocab % 64;
+  return mask;
+}
+
+// True if the mask has a token, one that is not -infinity where there are logits.
+bool any_left(std::span<const uint64_t> mask, std::span<const float> logits) {
+  for (size_t word = 0; word < mask.size(); ++word) {
+    if (mask[word] == 0) continue;
+    if (logits.empty()) return true;
+    const auto part = logits.subspan(64 * word, std::min<size_t>(64, logits.size() - 64 * word));
+    for (size_t i = 0; i < part.size(); ++i)
+      if ((mask[word] >> i & 1) != 0 && part[i] > kNever) return true;
+  }
+  return false;
+}
+
 // A mask's word, of 64 tokens.
 uint64_t word_of(std::span<const uint64_t> mask, size_t word) { return word < mask.size() ? mask[word] : 0; }
 
@@ -132,9 +151,7 @@ std::vector<TokenEdit> Sampler::token_edits() const {
 }
 
 Result<std::vector<uint64_t>> Sampler::allowed(size_t vocab) const {
-  std::vector<uint64_t> mask;
-  if (!matcher_ && params_.allowed_tokens.empty()) return mask;
-  mask.assign((vocab + 63) / 64, params_.allowed_tokens.empty() ? ~uint64_t{0} : 0);
+  std::vector<uint64_t> mask = params_.allowed_tokens.empty() ? whole_mask(vocab) : empty_mask(vocab);
   for (const int32_t token : params_.allowed_tokens)
     mask[static_cast<size_t>(token) / 64] |= uint64_t{1} << (token % 64);
   if (!matcher_) return mask;
@@ -154,37 +171,18 @@ std::vector<int32_t> Sampler::forbidden() const {
   return tokens;
 }
 
-void Sampler::forbid(std::span<float> logits) const {
-  std::vector<Candidate> taken;
-  for (const int32_t token : forbidden()) {
-    if (token < 0 || token >= std::ssize(logits)) continue;
-    taken.emplace_back(std::exchange(logits[token], kNever), token);
-  }
-  if (taken.empty() || *std::max_element(logits.begin(), logits.end()) > kNever) return;
-  for (auto at = taken.rbegin(); at != taken.rend(); ++at) logits[at->second] = at->first;
-}
-
-// A forbidden token may be sampled where nothing else is left, as forbid() has it.
-Result<LogitEdits> Sampler::edits(size_t vocab) const {
+Result<LogitEdits> Sampler::edits(size_t vocab, std::span<const float> logits) const {
   LogitEdits out{.tokens = token_edits()};
-  ASSIGN_OR_RETURN(out.allowed, allowed(vocab));
-  const auto left = [&](const std::vector<uint64_t>& mask) {
-    for (size_t word = 0; word < mask.size(); ++word) {
-      const uint64_t used = 64 * (word + 1) <= vocab ? ~uint64_t{0} : (uint64_t{1} << vocab % 64) - 1;
-      if ((mask[word] & used) != 0) return true;
-    }
-    return false;
-  };
-  if (!out.allowed.empty() && !left(out.allowed)) return no_token();
   const std::vector<int32_t> never = forbidden();
-  if (never.empty()) return out;
+  if (!matcher_ && params_.allowed_tokens.empty() && never.empty()) return out;
+  ASSIGN_OR_RETURN(out.allowed, allowed(vocab));
+  if (!any_left(out.allowed, logits)) return no_token();
   std::vector<uint64_t> mask = out.allowed;
-  if (mask.empty()) mask.assign((vocab + 63) / 64, ~uint64_t{0});
   for (const int32_t token : never) {
     if (token >= 0 && static_cast<size_t>(token) < vocab)
       mask[static_cast<size_t>(token) / 64] &= ~(uint64_t{1} << (token % 64));
   }
-  if (left(mask)) out.allowed = std::move(mask);
+  if (any_left(mask, logits)) out.allowed = std::move(mask);
   return out;
 }
 
@@ -201,10 +199,8 @@ Result<SampledToken> Sampler::pick(std::span<float> logits, const LogitsChange& 
   std::vector<float> raw;
   if (wants_logprobs && (change || changes_logits(step_))) raw.assign(logits.begin(), logits.end());
   RETURN_IF_ERROR(apply(change, logits));
-  LogitEdits edits{.tokens = token_edits()};
-  ASSIGN_OR_RETURN(edits.allowed, allowed(logits.size()));
+  ASSIGN_OR_RETURN(const LogitEdits edits, this->edits(logits.size(), logits));
   apply_edits(edits, logits);
-  forbid(logits);
   const int32_t token = choose_token(logits, {}, draft_sampling(0));
   if (token < 0) return no_token();
   SampledToken out{.token = said_for(token)};

@@ -54,9 +54,10 @@ class Sampler {
   // Says the same, except for penalties, biases, grammars and forbidden tokens: edits() says these once the
   // tokens before are taken. Nothing: the override may act.
   std::optional<DeviceSampling> edited_sampling(int ahead) const;
-  // Returns how the next token's logits are changed before it is sampled. vocab: of the logits. To be called
-  // while ready(). Fails if no token is allowed.
-  Result<LogitEdits> edits(size_t vocab) const;
+  // Returns how the next token's logits are changed before it is sampled. vocab: of the logits. logits: where
+  // the caller has forbidden some, else none. A token that only bad words or min_tokens forbid is allowed
+  // where no other is left. To be called while ready(). Fails if no token is allowed.
+  Result<LogitEdits> edits(size_t vocab, std::span<const float> logits = {}) const;
   // Says the same to a drafter, even if penalties and the like will change the logits.
   DeviceSampling draft_sampling(int ahead) const;
   // Takes what was picked, here or there, and remembers it for the penalties; -1: a logit was not finite.
@@ -70,11 +71,10 @@ class Sampler {
   void remember(int32_t token);
   // Biases and penalties.
   std::vector<TokenEdit> token_edits() const;
-  // LogitEdits::allowed by the list of allowed tokens and by the grammar.
+  // Returns the mask of the list of allowed tokens and of the grammar.
   Result<std::vector<uint64_t>> allowed(size_t vocab) const;
   bool may_follow(int32_t token) const;
-  // Forbids stop tokens before min_tokens and the ends of bad words, unless nothing else is left.
-  void forbid(std::span<float> logits) const;
+  // Returns stop tokens before min_tokens, and the ends of bad words.
   std::vector<int32_t> forbidden() const;
   // Returns the token that is said if this one was sampled.
   int32_t said_for(int32_t sampled) const;

@@ -218,6 +218,20 @@ TEST(SamplerForbidden, AllowedTokensAreTheOnlyOnes) {
   EXPECT_EQ(tokens, (std::set<int32_t>{3, 9}));
 }
 
+// A bias or penalty brings nothing back, not even where the one token that is left is forbidden otherwise.
+TEST(Sampler, TakesNothingThatTheCallerForbids) {
+  const std::vector<int32_t> prompt = {1, 2};
+  Sampler sampler(
+      {.repetition_penalty = 1.2, .logit_bias = {{1, 100.f}}, .stop_tokens = {4}, .min_tokens = 5}, prompt);
+  std::vector<float> logits(70, 1.0f);
+  const auto only_four = [](std::span<float> row) {
+    for (size_t i = 0; i < row.size(); ++i) row[i] = i == 4 ? row[i] : -INFINITY;
+  };
+  const auto sampled = sampler.pick(logits, only_four);
+  ASSERT_TRUE(sampled.ok()) << sampled.status().message();
+  EXPECT_EQ(sampled->token, 4);
+}
+
 TEST(SamplerForbidden, LogprobsStayTheModels) {
   const std::vector<float> logits = normal_logits(100, 3, 12);
   const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());

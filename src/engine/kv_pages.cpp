@@ -10,7 +10,10 @@ KvPages::KvPages(const KvLayout& layout, int window)
       full_(layout.full_pages),
       windowed_(layout.window_pages),
       blocks_(layout.full_pages),
-      block_of_(layout.window_pages, -1) {}
+      tokens_(static_cast<size_t>(layout.full_pages) * layout.page_tokens),
+      block_of_(layout.window_pages, -1) {
+  index_.reserve(blocks_.size());
+}
 
 // ---- what is cached ----
 
@@ -28,7 +31,7 @@ int32_t KvPages::find(const Key& key) const {
   const auto found = std::find_if(begin, end, [&](const auto& entry) {
     const Block& b = blocks_[entry.second];
     return b.parent == key.parent && (key.parent >= 0 || b.salt == key.salt) &&
-           std::ranges::equal(key.tokens, b.tokens);
+           std::ranges::equal(key.tokens, tokens_of(tokens_, entry.second));
   });
   return found == end ? -1 : found->second;
 }
@@ -38,8 +41,8 @@ void KvPages::insert(int32_t page, const Key& key) {
   b = {.cached = true,
        .name = name_of(key),
        .parent = key.parent,
-       .tokens = {key.tokens.begin(), key.tokens.end()},
        .salt = key.parent < 0 ? key.salt : std::string()};
+  std::ranges::copy(key.tokens, tokens_.begin() + int64_t{page} * layout_.page_tokens);
   index_.emplace(b.name.lo, page);
   if (!watcher_) return;
   const auto before = key.parent < 0 ? std::nullopt : std::optional(blocks_[key.parent].name.lo);

@@ -98,11 +98,10 @@ class KvPages {
   // What the page of a full-attention layer holds.
   struct Block {
     bool cached = false;
-    Hash128 name = {};            // of its tokens and all before
-    int32_t parent = -1;          // the full page of the block before
-    std::vector<int32_t> tokens;  // [page_tokens]
-    int32_t window = -1;          // the page of the sliding layers, if it is still there
-    std::string salt = {};        // of a first block
+    Hash128 name = {};      // of its tokens and all before
+    int32_t parent = -1;    // the full page of the block before
+    int32_t window = -1;    // the page of the sliding layers, if it is still there
+    std::string salt = {};  // of a first block
   };
 
   int pages_of(int tokens) const { return (tokens + layout_.page_tokens - 1) / layout_.page_tokens; }
@@ -143,6 +142,7 @@ class KvPages {
   int window_;  // tokens
   PagePool full_, windowed_;
   std::vector<Block> blocks_;                         // [full pages]
+  std::vector<int32_t> tokens_;                       // [full pages, page_tokens] of cached blocks
   std::vector<int32_t> block_of_;                     // [window pages] the full page of its cached block
   std::unordered_multimap<uint64_t, int32_t> index_;  // half of its block's name -> full page
   KvWatcher watcher_;                                 // or none

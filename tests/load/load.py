@@ -75,7 +75,7 @@ def memory(short):
 def soak(short):
     """Requests of every kind, more at a time than have places: none lost, each says what it says alone, memory stays."""
     size = ("--requests", 300, "--live", 48, "--words", 30, "--tokens", 40, "--check", 100) if short else \
-           ("--requests", 6_000, "--live", 512, "--words", 100, "--tokens", 100, "--check", 1_000)
+           ("--requests", 6_000, "--live", 512, "--words", 100, "--tokens", 100, "--check", 1_000, "--every", 2)
     server = Served("--max-batch", size[3] // 2, "--max-waiting", 2 * size[3], "--kv-tokens", 32_768, *QUIET, context=4096).wait_ready()
     command = [sys.executable, "-B", str(pathlib.Path(__file__).with_name("soak.py")), "--url", server.url, *map(str, size)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)

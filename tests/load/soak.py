@@ -6,10 +6,12 @@
 A row every few seconds: requests and tokens a second, requests at work and waiting, memory of the server (and of the GPU, where
 nvidia-smi is), steps captured a minute, steps a second, milliseconds of a step and of its host's part. Then some of the requests
 are sent again, each alone. The status is 1 if anything fails: an answer with a status that is not right for it or without an
-end, a stream that stands still, an answer that differs, pages or connections that stay, memory that grows."""
+end, a stream that stands still, an answer that differs, pages or connections that stay, memory that grows once the prefix
+cache is full."""
 
 import argparse
 import asyncio
+import itertools
 import json
 import multiprocessing
 import os
@@ -19,6 +21,7 @@ import re
 import resource
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -212,13 +215,16 @@ class Watch:
               f"{m['vllm:num_requests_running']:7.0f} {m['vllm:num_requests_waiting']:7.0f} {mib:8.1f} {gpu_mib():7} "
               f"{gone['moesaic:step_captures_total'] * 60 / seconds:12.0f} {steps / seconds:7.0f} "
               f"{1000 * gone['moesaic:step_seconds_total'] / steps:7.2f} {1000 * gone['moesaic:step_host_seconds_total'] / steps:7.3f}", flush=True)
-        self.rows.append((done, mib))
+        empty = m["moesaic:kv_pages_total"] - m["moesaic:kv_pages_used"] - m["moesaic:kv_pages_cached"]
+        self.rows.append((mib, empty < 0.05 * m["moesaic:kv_pages_total"]))
         self.last, self.last_time, self.last_done = m, now, done
 
     def growth(self):
-        """The most MiB while the second quarter of the requests came, and the most of the last one; None if it had no row."""
-        before = [mib for done, mib in self.rows if 4 * done // (self.rows[-1][0] + 1) == 1]
-        return (max(before), max(mib for _, mib in self.rows[-len(self.rows) // 4:])) if before else None
+        """The median MiB of the second and of the last third of the rows since the prefix cache is full; None if these are too few.
+        Before that memory grows with the cache: its index takes some 250 bytes a page, and on the CPU K and V are touched."""
+        full = [mib for mib, is_full in itertools.dropwhile(lambda row: not row[1], self.rows)]
+        third = len(full) // 3
+        return (statistics.median(full[third:2 * third]), statistics.median(full[-third:])) if third >= 3 else None
 
 
 def soak(options, server):
@@ -289,8 +295,10 @@ def failures_of(options):
     if len(results) != options.requests:
         failures.append(f"{options.requests - len(results)} requests have no result")
     failures += filter(None, [server.until_empty()])
-    if (memory := watch.growth()) is not None:
-        print("memory: %.1f MiB in the second quarter of the requests, %.1f in the last" % memory, flush=True)
+    if (memory := watch.growth()) is None:
+        print("memory: not judged, as the prefix cache was not full for nine rows: take more requests or a smaller --kv-tokens", flush=True)
+    else:
+        print("memory since the prefix cache is full: %.1f MiB in the second third of the rows, %.1f in the last" % memory, flush=True)
         if memory[1] > 4 + (1 + options.growth / 100) * memory[0]:
             failures.append("memory grows")
     return failures + compare(options, results)

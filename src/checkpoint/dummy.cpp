@@ -42,10 +42,13 @@ Status apply_option(const std::string& item, Options& out) {
     }
   }
   const int number = whole_number(value);
-  if ((key != "layers" && key != "experts") || number < 0)
-    return invalid("dummy model: cannot read '{}'; use layers=N, experts=N, dense={}", item,
+  if ((key != "layers" && key != "experts" && key != "vocab") || number < 0)
+    return invalid("dummy model: cannot read '{}'; use layers=N, experts=N, vocab=N, dense={}", item,
                    dense_options("|"));
   if (key == "experts") out.config.experts = number;
+  if (key == "vocab" && number > out.config.vocab)
+    return invalid("dummy model: vocab={} is more than the model's {}", number, out.config.vocab);
+  if (key == "vocab") out.config.vocab = number;
   if (key == "layers" && (number < 1 || number > 1024))
     return invalid("dummy model: layers={} is out of range", number);
   if (key == "layers") out.config.layers = number;

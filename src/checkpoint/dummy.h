@@ -6,9 +6,9 @@
 
 namespace moesaic {
 
-// text: NAME[,layers=N][,experts=N][,dense=bf16|q8_0|mxfp8], NAME as in published_config. All tensors are
-// overlapping views of a few random pools (some 200 MB together), so that a 63 GB model needs no 63 GB
-// source; what a backend packs is varied all the same: no two rows of a tensor begin at the same place.
+// text: NAME[,layers=N][,experts=N][,vocab=N][,dense=bf16|q8_0|mxfp8], NAME as in published_config. All
+// tensors are overlapping views of a few random pools (some 200 MB together), so that a 63 GB model needs no
+// 63 GB source; what a backend packs is varied all the same: no two rows of a tensor begin at the same place.
 Result<Checkpoint> make_dummy(const std::string& text);
 
 // A draft head of the public heads' sizes (64 query and 8 KV heads of 64, an MLP of 17280, 32,000 draft

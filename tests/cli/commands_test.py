@@ -26,6 +26,14 @@ class Run(Cli):
         self.assertEqual(done.stderr, "")
         self.assertRegex(self.moesaic("run", "-m", MODEL, "-p", "hello", "--temp", 0, "-v").stderr, r"\A\[.*tok/s\]\n\Z")
 
+    def test_dummy_with_a_tokenizer(self):
+        """Random weights of the true shapes, fewer of them, and tiny's tokenizer."""
+        dummy = "dummy:gpt-oss-20b,layers=1,experts=4,vocab=4096"
+        out = self.json("run", "-m", dummy, "--tokenizer", f"{TINY}/tokenizer.json", "-p", "hello", "-n", 3, "-o", "json")
+        self.assertEqual(out["usage"]["completion_tokens"], 3)
+        self.refused(1, "no tokenizer.*--tokenizer", "run", "-m", dummy, "-p", "hello")
+        self.refused(1, "tokenizer", "run", "-m", dummy.replace("4096", "4000"), "--tokenizer", f"{TINY}/tokenizer.json", "-p", "hello")
+
     def test_json(self):
         out = self.json("run", "-m", MODEL, "-p", "hello", "--temp", 0, "-o", "json")
         self.assertLessEqual({"text", "reasoning", "tool_calls", "tokens", "finish_reason", "usage", "timing"},

@@ -13,7 +13,7 @@
 #include "base/nearest.h"
 #include "chat/history_file.h"
 #include "chat/line_editor.h"
-#include "chat/terminal_text.h"
+#include "chat/terminal.h"
 #include "text/harmony.h"
 
 namespace moesaic::app {
@@ -102,8 +102,6 @@ bool is_command(const std::string& line) {
   });
 }
 
-void say(const std::string& text) { fmt::print(stderr, "{}\n", chat::printable(text)); }
-
 std::string trimmed(const std::string& text) {
   const size_t begin = text.find_first_not_of(" \t\n");
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\n") - begin + 1);
@@ -115,17 +113,18 @@ std::string lower_case(std::string text) {
 }
 
 Status Chat::help(const std::string&) {
+  std::string list;
   for (const Command& c : commands()) {
     std::string others;
     for (const char* other : c.others) others += (others.empty() ? " (" : ", ") + std::string(other);
     if (!others.empty()) others += ")";
-    fmt::print(stderr, "  {:<22} {}{}\n", fmt::format("{} {}", c.name, c.argument), c.help, others);
+    list += fmt::format("  {:<22} {}{}\n", fmt::format("{} {}", c.name, c.argument), c.help, others);
   }
-  fmt::print(stderr,
-             "\n  Alt-Enter, Ctrl-J or \\ at the end of a line: another line; \"\"\" before and after "
-             "several lines\n"
-             "  Up, Down, Ctrl-R: earlier messages; Tab: complete a command\n"
-             "  Ctrl-C: stop the answer or drop the line; in an empty line twice: end\n");
+  chat::notice(list +
+               "\n  Alt-Enter, Ctrl-J or \\ at the end of a line: another line; \"\"\" before and after "
+               "several lines\n"
+               "  Up, Down, Ctrl-R: earlier messages; Tab: complete a command\n"
+               "  Ctrl-C: stop the answer or drop the line; in an empty line twice: end");
   return {};
 }
 
@@ -138,8 +137,8 @@ Status Chat::clear(const std::string&) {
 Status Chat::system(const std::string& text) {
   if (session_.raw()) return invalid("with --raw there are no instructions");
   if (text.empty()) {
-    say(session_.conversation().instructions.empty() ? "no instructions"
-                                                     : session_.conversation().instructions);
+    chat::notice(session_.conversation().instructions.empty() ? "no instructions"
+                                                              : session_.conversation().instructions);
     return {};
   }
   session_.set_instructions(text == "\"\"" ? "" : text);
@@ -149,7 +148,7 @@ Status Chat::system(const std::string& text) {
 Status Chat::reasoning(const std::string& effort) {
   if (session_.raw()) return invalid("with --raw there is no reasoning");
   if (effort.empty()) {
-    say(effort_name(session_.conversation().reasoning_effort));
+    chat::notice(effort_name(session_.conversation().reasoning_effort));
     return {};
   }
   const auto wanted = effort_of(effort);
@@ -161,14 +160,14 @@ Status Chat::reasoning(const std::string& effort) {
 Status Chat::save(const std::string& path) {
   if (path.empty()) return invalid("/save: give a file");
   RETURN_IF_ERROR(session_.save(path));
-  say(fmt::format("{} messages saved", session_.conversation().messages.size()));
+  chat::notice(fmt::format("{} messages saved", session_.conversation().messages.size()));
   return {};
 }
 
 Status Chat::load(const std::string& path) {
   if (path.empty()) return invalid("/load: give a file");
   RETURN_IF_ERROR(session_.load(path));
-  say(fmt::format("{} messages", session_.conversation().messages.size()));
+  chat::notice(fmt::format("{} messages", session_.conversation().messages.size()));
   return {};
 }
 
@@ -184,7 +183,7 @@ Status Chat::attach(const std::string& path) {
   std::string fence = "```";
   while (text.find(fence) != std::string::npos) fence += '`';
   attached_ += fmt::format("\n\n{}:\n{}\n{}{}{}", path, fence, text, text.ends_with('\n') ? "" : "\n", fence);
-  say(fmt::format("{}: {} bytes go out with the next message", path, text.size()));
+  chat::notice(fmt::format("{}: {} bytes go out with the next message", path, text.size()));
   return {};
 }
 
@@ -211,7 +210,7 @@ Status Chat::handle(const std::string& message) {
   if (trimmed(message).empty()) return {};
   editor_.remember(message);
   if (const Status kept = file_.append(message); !kept.ok()) {
-    say(fmt::format("moesaic: note: no history is kept: {}", kept.message()));
+    chat::notice(fmt::format("moesaic: note: no history is kept: {}", kept.message()));
     file_ = chat::HistoryFile("");
   }
   if (is_command(message)) return command(message);
@@ -226,8 +225,8 @@ bool goes_on(const Status& status) {
 
 Status Chat::run() {
   for (const std::string& message : file_.read()) editor_.remember(message);
-  say(session_.describe() +
-      "\nEnter sends a message, Ctrl-C stops an answer, Ctrl-D ends; /help lists commands.");
+  chat::notice(session_.describe() +
+               "\nEnter sends a message, Ctrl-C stops an answer, Ctrl-D ends; /help lists commands.");
   for (int interrupts = 0; !ends_;) {
     const chat::Input input = editor_.read("> ");
     if (input.typed == chat::Typed::kEnd) {
@@ -236,14 +235,14 @@ Status Chat::run() {
     }
     if (input.typed == chat::Typed::kInterrupt) {
       if (++interrupts == 2) return {};
-      say("Ctrl-C again, or Ctrl-D, ends.");
+      chat::notice("Ctrl-C again, or Ctrl-D, ends.");
       continue;
     }
     interrupts = 0;
     if (input.typed == chat::Typed::kNothing) continue;
     Status status = handle(input.text);
     if (!status.ok() && !goes_on(status)) return status;
-    if (!status.ok()) say("moesaic: " + status.message());
+    if (!status.ok()) chat::notice("moesaic: " + status.message());
   }
   return {};
 }
@@ -251,7 +250,7 @@ Status Chat::run() {
 // Without an editor, which needs a terminal that it can draw on.
 Status chat_by_lines(Session& session) {
   const bool terminal = isatty(STDIN_FILENO) != 0;
-  if (terminal) fmt::print(stderr, "Type a message and press Enter; Ctrl-C stops an answer, Ctrl-D ends.\n");
+  if (terminal) chat::notice("Type a message and press Enter; Ctrl-C stops an answer, Ctrl-D ends.");
   for (std::string line;;) {
     if (terminal) fmt::print(stderr, "> ");
     if (!std::getline(std::cin, line)) {
@@ -261,7 +260,7 @@ Status chat_by_lines(Session& session) {
     if (line.empty()) continue;
     const Status status = session.turn(line, terminal);
     if (!terminal || !goes_on(status)) RETURN_IF_ERROR(status);
-    if (!status.ok()) say("moesaic: " + status.message());
+    if (!status.ok()) chat::notice("moesaic: " + status.message());
   }
 }
 

@@ -1,7 +1,6 @@
 #include "listener.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -9,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "chat/terminal.h"
 #include "chat/terminal_text.h"
 
 namespace moesaic::app {
@@ -21,11 +21,6 @@ bool styles() {
   return (no_color == nullptr || *no_color == 0) && (type == nullptr || std::string_view(type) != "dumb");
 }
 
-int columns(int file) {
-  winsize size{};
-  return ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
 }  // namespace
 
 Printer::Printer(const PrinterOptions& options)
@@ -33,9 +28,9 @@ Printer::Printer(const PrinterOptions& options)
       reasoning_(options.show_reasoning || isatty(STDERR_FILENO) != 0),
       to_terminal_(isatty(STDOUT_FILENO) != 0),
       dim_(isatty(STDERR_FILENO) != 0 && styles()),
-      thoughts_(columns(STDERR_FILENO)) {
+      thoughts_(chat::columns(STDERR_FILENO)) {
   chat::use_utf8();
-  if (options.markdown && to_terminal_) markdown_.emplace(columns(STDOUT_FILENO), styles());
+  if (options.markdown && to_terminal_) markdown_.emplace(chat::columns(STDOUT_FILENO), styles());
 }
 
 std::string Printer::shown(const std::string& text) {

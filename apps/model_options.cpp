@@ -13,6 +13,7 @@
 #include "api/model_parts.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "chat/terminal.h"
 #include "checkpoint/lora.h"
 #include "drafting/make_drafter.h"
 #include "get_model.h"
@@ -111,7 +112,7 @@ void report_unused_adapter(const std::string& model, const std::vector<std::stri
   const Result<std::string> path = model_path(model);
   if (!path.ok()) return;
   if (const std::string line = unused_adapter(path.value(), lora); !line.empty())
-    std::fprintf(stderr, "moesaic: note: %s\n", line.c_str());
+    chat::notice("moesaic: note: " + line);
 }
 
 Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows, int least_rows) {
@@ -167,7 +168,7 @@ Status load(LoadedModel& model, const KvDemand& cache) {
   model.load_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   model.caps = model.backend->caps();
   line.clear();
-  if (!model.caps.measured.empty()) std::fprintf(stderr, "moesaic: note: %s\n", model.caps.measured.c_str());
+  if (!model.caps.measured.empty()) chat::notice("moesaic: note: " + model.caps.measured);
   return {};
 }
 

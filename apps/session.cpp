@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file_cache.h"
+#include "chat/terminal.h"
 #include "interrupt.h"
 #include "model_options.h"
 #include "progress.h"
@@ -48,8 +49,8 @@ std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time
 std::string readable(const std::string& text, const char* what) {
   const size_t valid = utf8_valid_prefix(text);
   if (valid == text.size()) return text;
-  fmt::print(stderr, "moesaic: note: byte {} of {} is not UTF-8; what is not is read as U+FFFD\n", valid + 1,
-             what);
+  chat::notice(fmt::format("moesaic: note: byte {} of {} is not UTF-8; what is not is read as U+FFFD",
+                           valid + 1, what));
   return utf8_lossy(text);
 }
 
@@ -78,13 +79,12 @@ std::string why_no_gpu(const ModelInfo& info) {
 void print_timing(const Generation& g, const LoadedModel& m, const ModelInfo& info) {
   const int cached = g.outcome.cached_tokens, computed = g.outcome.prompt_tokens - cached;
   const std::string reused = cached > 0 ? fmt::format(" + {} kept", cached) : "";
-  fmt::print(stderr,
-             "[{}{} | loaded in {:.1f} s | context {} tokens ({}) | prompt {}{} tokens, {:.1f} tok/s, first "
-             "token after {:.2f} s | {} "
-             "tokens, {:.1f} tok/s]\n",
-             m.caps.name, why_no_gpu(info), m.load_seconds, info.context, info.context_reason, computed,
-             reused, g.prefill_s > 0 ? computed / g.prefill_s : 0, g.prefill_s, g.tokens.size(),
-             g.tokens_per_s());
+  chat::notice(fmt::format(
+      "[{}{} | loaded in {:.1f} s | context {} tokens ({}) | prompt {}{} tokens, {:.1f} tok/s, first "
+      "token after {:.2f} s | {} "
+      "tokens, {:.1f} tok/s]",
+      m.caps.name, why_no_gpu(info), m.load_seconds, info.context, info.context_reason, computed, reused,
+      g.prefill_s > 0 ? computed / g.prefill_s : 0, g.prefill_s, g.tokens.size(), g.tokens_per_s()));
 }
 
 // "reading the prompt: 12288 of 40112 tokens, 480 tok/s, 58 s left"
@@ -98,16 +98,16 @@ std::string reading_text(const PromptProgress& p, double seconds) {
 // In a terminal's conversation, which has said the rest at its beginning.
 void print_speed(const Generation& g) {
   if (g.tokens.empty() && g.prompt.tokens > 0)
-    return fmt::print(stderr, "[stopped when {} of {} tokens of the prompt were read]\n", g.prompt.read,
-                      g.prompt.tokens);
-  if (g.tokens.empty()) return fmt::print(stderr, "[stopped before the first token]\n");
+    return chat::notice(fmt::format("[stopped when {} of {} tokens of the prompt were read]", g.prompt.read,
+                                    g.prompt.tokens));
+  if (g.tokens.empty()) return chat::notice("[stopped before the first token]");
   const int cached = g.outcome.cached_tokens, computed = g.outcome.prompt_tokens - cached;
-  fmt::print(stderr, "[{} tokens, {:.1f} tok/s | prompt {}{} tokens, first token after {:.2f} s{}]\n",
-             g.tokens.size(), g.tokens_per_s(), computed, cached > 0 ? fmt::format(" + {} kept", cached) : "",
-             g.prefill_s,
-             g.outcome.finish == FinishReason::kCancelled ? " | stopped"
-             : g.outcome.finish == FinishReason::kLength  ? " | cut off: no more tokens"
-                                                          : "");
+  chat::notice(fmt::format("[{} tokens, {:.1f} tok/s | prompt {}{} tokens, first token after {:.2f} s{}]",
+                           g.tokens.size(), g.tokens_per_s(), computed,
+                           cached > 0 ? fmt::format(" + {} kept", cached) : "", g.prefill_s,
+                           g.outcome.finish == FinishReason::kCancelled ? " | stopped"
+                           : g.outcome.finish == FinishReason::kLength  ? " | cut off: no more tokens"
+                                                                        : ""));
 }
 
 nlohmann::ordered_json speculation_json(const Generation& g, const ModelInfo& info) {

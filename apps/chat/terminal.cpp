@@ -1,9 +1,15 @@
 #include "chat/terminal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
+#include <string>
 #include <string_view>
+
+#include "chat/terminal_text.h"
+#include "chat/word_wrap.h"
 
 namespace moesaic::chat {
 namespace {
@@ -76,6 +82,22 @@ Terminal::~Terminal() {
 void Terminal::set_editing(bool editing) {
   passed_over = 0;
   handle(SIGINT, editing ? on_end : on_interrupt);
+}
+
+int columns(int file) {
+  winsize size{};
+  return ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+void notice(std::string_view text) {
+  std::string out = printable(text);
+  if (isatty(STDERR_FILENO) != 0) {
+    use_utf8();
+    WordWrap lines(columns(STDERR_FILENO));
+    lines.text(out);
+    out = lines.finish();
+  }
+  std::fprintf(stderr, "%s\n", out.c_str());
 }
 
 bool resized() {

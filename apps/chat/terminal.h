@@ -3,6 +3,8 @@
 
 #include <termios.h>
 
+#include <string_view>
+
 namespace moesaic::chat {
 
 // While it exists, pasted text comes between marks (bracketed paste), and a signal that ends or stops the
@@ -19,6 +21,13 @@ class Terminal {
   // ends.
   void set_editing(bool editing);
 };
+
+// The width of a terminal; 80 where it does not say.
+int columns(int file);
+
+// Prints a line, or several, for people on standard error. A terminal gets what it would obey as pictures,
+// and lines that are broken between words.
+void notice(std::string_view text);
 
 // The terminal of standard error has changed its size since the last call.
 bool resized();

@@ -10,6 +10,7 @@
 #include "api/fingerprint.h"
 #include "api/model_parts.h"
 #include "base/error.h"
+#include "chat/terminal.h"
 #include "chat_loop.h"
 #include "commands.h"
 #include "get_model.h"
@@ -36,7 +37,7 @@ Result<AnswerGrammar> grammar_of(RunOptions& o) {
   if (!grammar.ok()) return invalid("{}: {}", o.schema_path, grammar.status().message());
   ASSIGN_OR_RETURN(const text::OrderedJson parsed, text::parse_ordered_json(o.schema, o.schema_path));
   o.schema = text::compact_json(parsed);  // as the prompt has it
-  for (const std::string& note : grammar->notes()) fmt::print(stderr, "{}: {}\n", o.schema_path, note);
+  for (const std::string& note : grammar->notes()) chat::notice(fmt::format("{}: {}", o.schema_path, note));
   return grammar;
 }
 
@@ -76,8 +77,8 @@ Result<std::string> piped_text() {
   constexpr int kPatience = 5;  // s
   pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   if (poll(&input, 1, kPatience * 1000) != 0) return read_text_or_stdin("-");
-  fmt::print(stderr, "moesaic: note: standard input is left out: it is open, but nothing came for {} s\n",
-             kPatience);
+  chat::notice(fmt::format("moesaic: note: standard input is left out: it is open, but nothing came for {} s",
+                           kPatience));
   return std::string();
 }
 
@@ -88,7 +89,7 @@ Result<std::string> prompt_of(const RunOptions& o) {
   ASSIGN_OR_RETURN(const std::string prompt, prompt_text(o.prompt));
   ASSIGN_OR_RETURN(const std::string piped, piped_text());
   if (piped.empty()) return prompt;
-  fmt::print(stderr, "moesaic: note: {} bytes of standard input go behind the prompt\n", piped.size());
+  chat::notice(fmt::format("moesaic: note: {} bytes of standard input go behind the prompt", piped.size()));
   return prompt + "\n\n" + piped;
 }
 

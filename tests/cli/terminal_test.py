@@ -304,6 +304,21 @@ class Answers(Chat):
                     for text in (plain.stderr, plain.stdout):
                         self.assertIn(" ".join(text.split()), shown)
 
+    def test_greeting_help_and_notices_wrap_at_words(self):
+        for columns in (80, 40):
+            with self.subTest(columns=columns):
+                terminal = self.start(model=MODEL, columns=columns)
+                self.send("/help", answer="ends?")
+                self.send("/hlep", answer="/help")
+                self.send("hello")
+                screen = terminal.screen()
+                self.assertLessEqual(max(map(len, screen.splitlines())), columns)
+                shown = " ".join(screen.split())
+                for text in ("Ctrl-C stops an answer, Ctrl-D ends; /help lists commands.", "/attach FILE send a file's text with the next",
+                             "in an empty line twice: end", "a space before the / sends it as a message",
+                             "tok/s | prompt", "first token after"):
+                    self.assertIn(text, shown)
+
     def test_no_color_is_heard(self):
         for options, environment in (([], {"NO_COLOR": "1"}), (["--plain"], {}), ([], {"TERM": "dumb"})):
             self.start(*options, model=HEADING, **environment)

@@ -57,9 +57,10 @@ std::vector<SamplingParams> edited_params() {
 }
 
 // A request whose logits change goes on in every step, as the others do, and says what it says on a host.
-TEST(DeviceSampling, ADeviceThatEditsLogitsHoldsNobodyUp) {
+void expect_edits_hold_nobody_up(std::unique_ptr<Drafter> drafter) {
   const EngineOptions options{.context = 200, .max_batch = 12, .max_rows = 64};
   Harness on_host(false, options), on_device(true, options, false, true);
+  if (drafter != nullptr) on_device.engine.speculate(std::move(drafter), 4);
   for (Harness* run : {&on_host, &on_device}) {
     run->submit(10, {.seed = 4, .max_tokens = 100});
     uint64_t seed = 0;
@@ -82,6 +83,19 @@ TEST(DeviceSampling, ADeviceThatEditsLogitsHoldsNobodyUp) {
   EXPECT_GT(edited, 700u);
   EXPECT_EQ(on_device.backend.most_in_flight_, 2u);
   on_device.engine.scheduler().check();
+}
+
+TEST(DeviceSampling, ADeviceThatEditsLogitsHoldsNobodyUp) { expect_edits_hold_nobody_up(nullptr); }
+
+class SilentDrafter final : public Drafter {
+ public:
+  std::string name() const override { return "silent"; }
+  Status draft(std::span<DraftTask>) override { return {}; }
+  void end(uint64_t, std::span<const int32_t>, int) override {}
+};
+
+TEST(DeviceSampling, ItEditsBesideADrafterWithoutAGuess) {
+  expect_edits_hold_nobody_up(std::make_unique<SilentDrafter>());
 }
 
 // Few pages: requests are preempted and computed again, some while their edited row is in flight.

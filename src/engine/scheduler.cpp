@@ -42,8 +42,9 @@ int shown_rows(const Request& r, int rows) {
 }  // namespace
 
 std::optional<DeviceSampling> Scheduler::edited_sampling(const Request& r, int ahead) const {
-  if (!options_.can_edit || speculator_ != nullptr || r.on_logits || r.change_logits || shows_prompt(r))
-    return {};
+  const bool drafts = speculator_ != nullptr &&
+                      (speculator_->drafter().follows_steps() || !r.draft.proposal(r.tokens.size()).empty());
+  if (!options_.can_edit || drafts || r.on_logits || r.change_logits || shows_prompt(r)) return {};
   return r.sampler->edited_sampling(ahead);
 }
 

@@ -48,9 +48,10 @@ void add_device_options(CLI::App& c, Options& o) {
       ->check(in_range(0, 1024))
       ->capture_default_str()
       ->group(kDeviceOptions);
-  c.add_option("--tp", o.tp,
-               "ranks that compute the model together, each with its part of the weights and of the threads; "
-               "cpu and reference")
+  c.add_option(
+       "--tp", o.tp,
+       "ranks that compute the model together, each with its part of the weights: on cuda a GPU each, "
+       "on cpu a part of the threads each")
       ->check(in_range(1, kMostRanks))
       ->capture_default_str()
       ->group(kDeviceOptions);

@@ -55,7 +55,8 @@ using RouterTrace = std::function<void(int layer, int row, std::span<const float
 inline constexpr int kHostPrefillRows = 512;
 
 struct BackendOptions {
-  int device = 0;  // cuda only: the index
+  int device = 0;            // cuda only: the index
+  std::vector<int> devices;  // cuda: of each rank; empty: `device` and those behind it
   // Ranks that compute the model together, each with its part of the weights (docs/design/parallel.md).
   // `rank` is for the backend of one of them.
   int tp = 1;

@@ -55,6 +55,14 @@ void Exchange::gather(int rank, const RankPart& part, float* whole, int64_t widt
   }
 }
 
+std::vector<uint64_t> Exchange::share(int rank, uint64_t word) {
+  ranks_[static_cast<size_t>(rank)].word = word;
+  if (!meet(0)) return {};
+  std::vector<uint64_t> words;
+  for (const Rank& other : ranks_) words.push_back(other.word);
+  return meet(0) ? words : std::vector<uint64_t>();  // nobody gives another word before all have read
+}
+
 void Exchange::fail(const Status& status) {
   const std::scoped_lock lock(mutex_);
   if (failure_.ok()) failure_ = status;

@@ -43,6 +43,8 @@ class Exchange {
   // Called by every rank, in the same order with the same number of rows. whole: [rows, width]; null: this
   // rank takes nothing. `part` may lie in `whole`, at its own columns.
   void gather(int rank, const RankPart& part, float* whole, int64_t width);
+  // What each rank gives, by rank; none after a failure. Called by every rank.
+  std::vector<uint64_t> share(int rank, uint64_t word);
   // The first failure counts.
   void fail(const Status& status);
   Status failure();
@@ -59,6 +61,7 @@ class Exchange {
     // once more, and they came there after they had read it.
     std::array<Part, 2> parts;
     uint64_t turn = 0;
+    uint64_t word = 0;
   };
   bool meet(int64_t rows);
 

@@ -4,6 +4,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "base/error.h"
@@ -59,7 +60,7 @@ struct Ranks {
   std::condition_variable posted, changed;
   std::shared_ptr<const Job> job;
   uint64_t jobs = 0;
-  size_t running = 0;
+  size_t running = 0, failed = 0;
   bool over = false;
 };
 
@@ -86,7 +87,7 @@ void work(const std::shared_ptr<Ranks>& ranks, int rank) {
     job.reset();
     if (!status.ok()) ranks->exchange->fail(status);
     lock.lock();
-    --ranks->running;
+    --ranks->running, ranks->failed += status.ok() ? 0 : 1;
     ranks->changed.notify_all();
   }
 }
@@ -123,8 +124,8 @@ class SharedConversion {
 class ParallelBackend final : public Backend {
  public:
   ParallelBackend(std::vector<std::unique_ptr<Backend>> backends, std::shared_ptr<Exchange> exchange,
-                  double limit)
-      : limit_(limit) {
+                  const RankFailures& failures)
+      : limit_(failures.limit), together_(failures.together) {
     ranks_->backends = std::move(backends), ranks_->exchange = std::move(exchange);
     for (size_t rank = 0; rank < count(); ++rank) threads_.emplace_back(work, ranks_, static_cast<int>(rank));
   }
@@ -136,7 +137,7 @@ class ParallelBackend final : public Backend {
   double kv_token_bytes(const ModelConfig& config) const override;
   std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
                                  const KvLayout& layout) override;
-  double available_memory() const override { return first().available_memory(); }
+  double available_memory() const override;
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
   std::string kv_page_format() const override;
@@ -150,6 +151,11 @@ class ParallelBackend final : public Backend {
   void project(int layer) override { step_->calls.push_back({Op::kProject, layer}); }
   void moe(int layer) override { step_->calls.push_back({Op::kMoe, layer}); }
   void unembed(std::span<float> logits) override;
+  bool can_sample() const override { return first().can_sample(); }
+  bool can_edit() const override { return first().can_edit(); }
+  StepCaptures captures() const override { return first().captures(); }
+  Status sampled(std::span<SampledToken> tokens, std::span<float> logits) override;
+  Status edit_rows(std::span<const EditedRow> rows) override;
   Status end_step() override;
   Profiler* profiler() override { return first().profiler(); }
 
@@ -165,6 +171,7 @@ class ParallelBackend final : public Backend {
   Status each_part(Bytes bytes, const Copy& copy);
 
   const double limit_;
+  const bool together_;
   std::shared_ptr<Ranks> ranks_ = std::make_shared<Ranks>();
   std::vector<std::thread> threads_;
   Status lost_;
@@ -190,7 +197,7 @@ std::unique_lock<std::mutex> ParallelBackend::post(Job job) {
   ranks_->exchange->reset();
   std::unique_lock lock(ranks_->mutex);
   ranks_->job = std::make_shared<const Job>(std::move(job));
-  ranks_->running = count(), ++ranks_->jobs;
+  ranks_->running = count(), ranks_->failed = 0, ++ranks_->jobs;
   ranks_->posted.notify_all();
   return lock;
 }
@@ -210,6 +217,9 @@ Status ParallelBackend::run_within_limit(Job job) {
   const double limit = ranks_->exchange->failure().ok() ? limit_ + kGrace : kGrace;
   const bool all = wait_patiently(ranks_->changed, lock, limit, [&] { return ranks_->running == 0; });
   Status failure = ranks_->exchange->failure();
+  if (all && together_ && ranks_->failed > 0 && ranks_->failed < count())
+    return lost_ = error(StatusCode::kInternal, "{}: the device is lost; load the model again",
+                         failure.message());
   if (all) return failure;
   lost_ = error(StatusCode::kInternal,
                 "{} of {} ranks did not end a step: the device is lost; load the model again{}",
@@ -228,6 +238,15 @@ BackendCaps ParallelBackend::caps() const {
 double ParallelBackend::kv_token_bytes(const ModelConfig& config) const {
   double bytes = 0;
   for (const auto& rank : ranks_->backends) bytes += rank->kv_token_bytes(config);
+  return bytes;
+}
+
+// Ranks of a host share its memory.
+double ParallelBackend::available_memory() const {
+  std::set<std::string> devices;
+  double bytes = 0;
+  for (const auto& rank : ranks_->backends)
+    if (devices.insert(rank->device().name).second) bytes += rank->available_memory();
   return bytes;
 }
 
@@ -329,11 +348,32 @@ Status ParallelBackend::end_step() {
   return {};
 }
 
+// Every rank has sampled every row, to the same tokens.
+Status ParallelBackend::sampled(std::span<SampledToken> tokens, std::span<float> logits) {
+  struct Results {
+    std::vector<SampledToken> tokens;
+    std::vector<float> logits;
+  };
+  const auto results = std::make_shared<Results>(
+      Results{std::vector<SampledToken>(tokens.size()), std::vector<float>(logits.size())});
+  RETURN_IF_ERROR(run_within_limit([results](int rank, Backend& backend) {
+    return rank == 0 ? backend.sampled(results->tokens, results->logits) : backend.sampled({}, {});
+  }));
+  std::ranges::move(results->tokens, tokens.begin());
+  std::ranges::copy(results->logits, logits.begin());
+  return {};
+}
+
+Status ParallelBackend::edit_rows(std::span<const EditedRow> rows) {
+  return run([rows](int, Backend& rank) { return rank.edit_rows(rows); });
+}
+
 }  // namespace
 
 std::unique_ptr<Backend> make_parallel_backend(std::vector<std::unique_ptr<Backend>> ranks,
-                                               std::shared_ptr<Exchange> exchange, double limit) {
-  return std::make_unique<ParallelBackend>(std::move(ranks), std::move(exchange), limit);
+                                               std::shared_ptr<Exchange> exchange,
+                                               const RankFailures& failures) {
+  return std::make_unique<ParallelBackend>(std::move(ranks), std::move(exchange), failures);
 }
 
 }  // namespace moesaic

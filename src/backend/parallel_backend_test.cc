@@ -66,7 +66,7 @@ class ParallelBackendTest : public testing::Test {
       if (rank == ranks - 1) backend->manner = manner;
       backends.push_back(std::move(backend));
     }
-    backend_ = make_parallel_backend(std::move(backends), exchange, kShort);
+    backend_ = make_parallel_backend(std::move(backends), exchange, {.limit = kShort});
   }
   Status step() {
     logits_.assign(kWidth, 0.0f);

@@ -37,6 +37,7 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions&) {
 std::vector<DeviceInfo> cuda_devices() { return {}; }
 int cuda_prefill_rows(int device) { return host_prefill_rows(device); }
 std::string cuda_code() { return {}; }
+void prepare_cuda_ranks() {}
 #endif
 
 // In the order of preference of "auto".
@@ -59,20 +60,34 @@ int threads_of_rank(const BackendOptions& options) {
 Result<std::unique_ptr<Backend>> create_ranks(const Entry& entry, const BackendOptions& options) {
   if (options.tp < 1 || options.tp > kMostRanks)
     return invalid("--tp {}: 1 to {} ranks", options.tp, kMostRanks);
-  if (entry.name == std::string_view("cuda"))
-    return error(StatusCode::kUnsupported, "--tp {}: cuda runs one rank; use --device cpu, or --tp 1",
-                 options.tp);
+  const bool cuda = entry.name == std::string_view("cuda");
   const auto exchange = std::make_shared<Exchange>(options.tp, kRankLimit);
   BackendOptions own = options;
   own.tp = 1, own.threads = threads_of_rank(options);
-  own.tuning_folder = {};  // what is measured beside other ranks holds for nobody else
+  // What is measured beside other ranks holds for nobody else, and all must choose the same kernels.
+  own.tuning_folder = {}, own.tune = false;
   std::vector<std::unique_ptr<Backend>> ranks;
   for (int rank = 0; rank < options.tp; ++rank) {
     own.rank = {.share = {.rank = rank, .ranks = options.tp}, .exchange = exchange};
+    own.device = options.devices.empty() ? options.device + rank : options.devices[static_cast<size_t>(rank)];
     if (rank > 0) own.router_trace = nullptr;
     ASSIGN_OR_RETURN(ranks.emplace_back(), entry.create(own));
   }
-  return make_parallel_backend(std::move(ranks), exchange);
+  return make_parallel_backend(std::move(ranks), exchange, {.together = cuda});
+}
+
+// Of "cuda:0,1".
+Result<std::vector<int>> device_indices(const std::string& device, size_t from) {
+  std::vector<int> indices;
+  const char *at = device.data() + from, *const end = device.data() + device.size();
+  while (true) {
+    int& index = indices.emplace_back();
+    const auto [stop, code] = std::from_chars(at, end, index);
+    if (code != std::errc() || index < 0 || (stop != end && *stop != ','))
+      return invalid("device '{}': use cuda, cuda:N, or cuda:N,M of several ranks", device);
+    if (stop == end) return indices;
+    at = stop + 1;
+  }
 }
 
 }  // namespace
@@ -82,11 +97,19 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
   const std::string kind = device.substr(0, colon);
   BackendOptions chosen = options;
   if (colon != std::string::npos) {
-    const char* end = device.data() + device.size();
-    const auto [stop, code] = std::from_chars(device.data() + colon + 1, end, chosen.device);
-    if (kind != "cuda" || code != std::errc() || stop != end || chosen.device < 0)
+    if (kind != "cuda")
       return invalid("unknown device '{}': use auto, cpu, cuda, cuda:N or reference", device);
+    ASSIGN_OR_RETURN(const std::vector<int> indices, device_indices(device, colon + 1));
+    chosen.device = indices[0];
+    if (indices.size() > 1) {
+      const int count = static_cast<int>(indices.size());
+      if (chosen.tp == 1) chosen.tp = count;
+      if (chosen.tp != count)
+        return invalid("--tp {}: device '{}' names {} GPUs; use one for each rank", chosen.tp, device, count);
+      chosen.devices = indices;
+    }
   }
+  if (chosen.tp > 1) prepare_cuda_ranks();
   for (const Entry& entry : kBackends) {
     if (kind != entry.name && (kind != "auto" || !entry.absent().empty())) continue;
     if (chosen.max_rows == 0)

@@ -1,6 +1,9 @@
 #include "backend/cuda/cuda_backend.h"
 
+#include <cuda.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 
 #include "backend/cuda/cuda_backend_impl.h"
@@ -21,6 +24,18 @@ CudaBackend::~CudaBackend() {
 }
 
 namespace {
+
+// Other code of the process may have begun to use CUDA before prepare_cuda_ranks().
+Status check_loading() {
+  void* entry = nullptr;
+  RETURN_IF_ERROR(check(
+      cudaGetDriverEntryPointByVersion("cuModuleGetLoadingMode", &entry, 11070, cudaEnableDefault), "ranks"));
+  CUmoduleLoadingMode mode = CU_MODULE_LAZY_LOADING;
+  if (entry != nullptr) reinterpret_cast<CUresult (*)(CUmoduleLoadingMode*)>(entry)(&mode);
+  if (mode == CU_MODULE_EAGER_LOADING) return {};
+  return error(StatusCode::kUnsupported,
+               "--tp: this process has used CUDA before; set CUDA_MODULE_LOADING=EAGER when it starts");
+}
 
 // Without what needs a context on the device.
 DeviceInfo device_info(int device) {
@@ -49,6 +64,7 @@ Status CudaBackend::open() {
   RETURN_IF_ERROR(guard.status());
   cudaDeviceProp properties{};
   RETURN_IF_ERROR(check(cudaGetDeviceProperties(&properties, options_.device), "device"));
+  if (!options_.rank.alone()) RETURN_IF_ERROR(check_loading());
   RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
   ASSIGN_OR_RETURN(const Features features, features_of_device(options_.device));
   if (options_.moe_path == MoePath::kW4A8 && !features.have(kBulkCopies))
@@ -111,13 +127,25 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   ASSIGN_OR_RETURN(model_, load_model(config, weights, options_, progress, stream_));
   RETURN_IF_ERROR(allocate(arena(config), "activations"));
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
-  moe_.ready(config, options_.max_rows, fault_.as<int>());
+  RETURN_IF_ERROR(ranks_.open(options_.rank, options_.device, fault_.as<int>()));
+  RETURN_IF_ERROR(moe_.ready(config, options_.max_rows, fault_.as<int>(), ranks_));
+  RETURN_IF_ERROR(find_ranks());
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
   RETURN_IF_ERROR(step_io_.open(options_.max_rows, config.vocab));
   const auto sampling = select(SampleShape{config.vocab}, target_);
   sample_ctas_ = sampling.ok() ? sampling.value()->ctas : 0;
   tune_experts();
   return check(cudaStreamSynchronize(stream_), "activations");
+}
+
+// The other ranks' places for what they are handed.
+Status CudaBackend::find_ranks() {
+  ASSIGN_OR_RETURN(x_of_, ranks_.of_ranks(x_.as<float>()));
+  ASSIGN_OR_RETURN(attended_of_, ranks_.of_ranks(attended_.as<uint32_t>()));
+  for (Layer& layer : model_.layers) {
+    ASSIGN_OR_RETURN(layer.slab_hidden_of, ranks_.of_ranks(layer.slab_hidden.as<void>()));
+  }
+  return {};
 }
 
 std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
@@ -129,6 +157,7 @@ std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
       {&q_, rows * config.q_size() * 2},
       {&attended_, rows * config.q_size() * 2},
       {&tiles_, linear_tile_bytes(options_.max_rows, widest)},
+      {&attended_part_, options_.rank.alone() ? 0 : rows * config.q_size() * 2},
       {&rotation_, rows * config.head_dim / 2 * sizeof(float2)},
       {&fault_, sizeof(int)},
       {&spans_, target_.portable ? (kMostSpanGroups + kSpanFloats) * sizeof(float) : 0},
@@ -144,18 +173,23 @@ Status CudaBackend::alloc_kv(const KvLayout& layout) {
   kv_layout_ = layout;
   for (int i = 0; i < model_.config.layers; ++i) {
     const size_t pages = model_.config.sliding[i] ? layout.window_pages : layout.full_pages;
-    const size_t bytes = pages * kPageTokens * model_.config.kv_size() * kv_element_bytes();
+    const size_t bytes = pages * kPageTokens * model_.layers[i].shape.kv_size() * kv_element_bytes();
     model_.layers[i].k = {}, model_.layers[i].v = {};
     ASSIGN_OR_RETURN(model_.layers[i].k, DeviceBuffer::allocate(bytes, "the KV cache"));
     ASSIGN_OR_RETURN(model_.layers[i].v, DeviceBuffer::allocate(bytes, "the KV cache"));
   }
-  logits_ = {};
-  if (layout.logit_rows > 0) {
-    ASSIGN_OR_RETURN(logits_,
-                     DeviceBuffer::allocate(logit_bytes(model_.config, layout.logit_rows), "logits"));
-  }
+  RETURN_IF_ERROR(allocate_logits(logit_bytes(model_.config, layout.logit_rows)));
   input_capacity_ = 32 * static_cast<size_t>(options_.max_rows) + layout.full_pages + layout.window_pages;
   return draft_head_.loaded() ? draft_head_.alloc_kv() : Status();
+}
+
+Status CudaBackend::allocate_logits(size_t bytes) {
+  logits_ = {};
+  if (bytes > 0) {
+    ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(bytes, "logits"));
+  }
+  ASSIGN_OR_RETURN(logits_of_, ranks_.of_ranks(logits_.as<float>()));
+  return {};
 }
 
 // kv_page.h has the layouts.
@@ -191,6 +225,9 @@ Status CudaBackend::write_kv_page(int layer, int32_t page, std::span<const std::
 }
 
 }  // namespace cuda
+
+// A kernel that is loaded when it is first launched waits for those that run, which may wait for its rank.
+void prepare_cuda_ranks() { setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
 
 std::string cuda_code() { return std::string(cuda::compiled_code()); }
 

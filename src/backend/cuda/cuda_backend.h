@@ -12,6 +12,8 @@ namespace moesaic {
 std::string cuda_absent();
 // The machine code and PTX that this build carries.
 std::string cuda_code();
+// Before anything of the process uses CUDA, where several ranks are to compute a model.
+void prepare_cuda_ranks();
 // One each; none where there is no device or no driver.
 std::vector<DeviceInfo> cuda_devices();
 // Rows of a step at which prefill runs at full speed, as far as the device's memory bears it: 4,096 rows of

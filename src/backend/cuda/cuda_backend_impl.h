@@ -38,7 +38,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   StepCaptures captures() const override { return graphs_.captures(); }
   DeviceInfo device() const override;
   double kv_token_bytes(const ModelConfig& config) const override {
-    return 2.0 * kv_element_bytes() * config.kv_size();
+    return 2.0 * kv_element_bytes() * cut(layer_shape(config, 0), options_.rank.share).kv_size();
   }
   std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
                                  const KvLayout& layout) override;
@@ -47,7 +47,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   Status alloc_kv(const KvLayout& layout) override;
   std::string kv_page_format() const override;
   size_t kv_page_bytes() const override {
-    return 2 * kv_element_bytes() * kv_layout_.page_tokens * model_.config.kv_size();
+    return 2 * kv_element_bytes() * kv_layout_.page_tokens * model_.layers[0].shape.kv_size();
   }
   Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override;
   Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override;
@@ -94,7 +94,11 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
     return rows * static_cast<size_t>(config.vocab) * sizeof(float);
   }
   size_t kv_element_bytes() const { return options_.kv == KvFormat::kFp8 ? 1 : 2; }
+  Status find_ranks();
   Status make_room();
+  Status allocate_logits(size_t bytes);
+  Status gather_attended();
+  Status meet_after_fault();
   SpanScratch span_scratch();
   Status copy_logits();
   bool is_to_be_tuned(const std::vector<TunedStep>& kept) const;
@@ -121,13 +125,18 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   double peak_flops_ = 0;
   Target target_;
   LoadedModel model_;
+  RankExchange ranks_;
+  Status lost_;  // of ranks that do not agree any more: what each step says
   Moe moe_;
   std::string measured_;  // as BackendCaps::measured
   KvLayout kv_layout_;
 
   // The arena, for max_rows rows.
   DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, fault_;
-  DeviceBuffer spans_;   // SpanScratch's arrivals, then what spans leave; empty unless target_.portable
+  DeviceBuffer spans_;  // SpanScratch's arrivals, then what spans leave; empty unless target_.portable
+  DeviceBuffer attended_part_;  // of a rank: its heads' [max_rows, q_size]
+  OfRanks<float> x_of_, logits_of_;
+  OfRanks<uint32_t> attended_of_;
   DeviceBuffer logits_;  // [KvLayout::logit_rows, or the most that a step had, vocab]
   PinnedBuffer pinned_fault_;
   StepIo step_io_;

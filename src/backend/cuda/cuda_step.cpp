@@ -22,6 +22,7 @@ constexpr int kMostDecodeRows = 8;
 
 Status CudaBackend::begin_step(const Batch& batch) {
   if (device_is_lost()) return lost_device();
+  RETURN_IF_ERROR(lost_);
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
   RETURN_IF_ERROR(validate(batch, model_.config, kv_layout_, options_.max_rows));
@@ -59,6 +60,8 @@ Status CudaBackend::begin_step(const Batch& batch) {
     window_cached_ += std::min(s.context, model_.config.window + s.rows - 1);
   }
   RETURN_IF_ERROR(make_room());
+  ranks_.find_epoch(input(at_.epoch));
+  ASSIGN_OR_RETURN(packed_[at_.epoch], ranks_.begin_step(stream_));
   RETURN_IF_ERROR(step_io_.send(shape_, at_, packed_, stream_));
   if (continues) RETURN_IF_ERROR(step_io_.move_on(at_, continued_, accepted, draft_head_.drafts(), stream_));
   return begin_graph();
@@ -73,11 +76,7 @@ Status CudaBackend::make_room() {
   RETURN_IF_ERROR(graphs_.retire("step", stream_));
   // Sequences may share pages, so the page tables' length is bounded only by the batch.
   if (inputs) RETURN_IF_ERROR(step_io_.grow(std::max(2 * packed_.size(), input_capacity_)));
-  if (logits) logits_ = {};
-  if (logits) {
-    ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(bytes / rows * std::bit_ceil<unsigned>(rows), "logits"));
-  }
-  return {};
+  return logits ? allocate_logits(bytes / rows * std::bit_ceil<unsigned>(rows)) : ranks_.meet();
 }
 
 // Only decode steps are captured: prompts rarely have the same shape, nor have large batches some of whose
@@ -149,7 +148,8 @@ void CudaBackend::attend(int index) {
   const double keys = sliding ? window_keys_ : keys_, cached = sliding ? window_cached_ : cached_;
   timed(kAttend, cached * 2 * kv_element_bytes() * layer.shape.kv_size(), keys * 4 * layer.shape.q_size(),
         [&]() -> Status {
-          Attention p = attention_of(layer, q_.as<__nv_bfloat16>(), input(at_.pages), attended_.as<void>());
+          void* const out = ranks_.alone() ? attended_.as<void>() : attended_part_.as<void>();
+          Attention p = attention_of(layer, q_.as<__nv_bfloat16>(), input(at_.pages), out);
           p.sliding = sliding;
           if (shape_.prefill_tiles > 0) {
             p.tiles = reinterpret_cast<const RowTile*>(input(at_.prefill_tiles)),
@@ -162,14 +162,29 @@ void CudaBackend::attend(int index) {
             p.kv_splits = shape_.kv_splits;
             RETURN_IF_ERROR(cuda::attend(p, true, target_, {}, stream_));
           }
-          return {};
+          return gather_attended();
         });
+}
+
+// Two values a word.
+Status CudaBackend::gather_attended() {
+  if (ranks_.alone()) return {};
+  const ModelConfig& c = model_.config;
+  const int kv_head_words = c.q_size() / c.kv_heads / 2, own = model_.layers[0].shape.q_size() / 2;
+  return ranks_.gather(
+      {.part = attended_part_.as<uint32_t>(),
+       .part_stride = own,
+       .whole = attended_of_,
+       .width = c.q_size() / 2,
+       .rows = shape_.rows,
+       .columns = ranks_.columns(kv_head_words, [&](const RankShare& s) { return s.kv_heads(c.kv_heads); })},
+      stream_);
 }
 
 void CudaBackend::project(int index) {
   const Layer& layer = model_.layers[index];
   timed(kProject, layer.o.bytes(), 2.0 * shape_.rows * layer.o.rows * layer.o.cols, [&] {
-    return cuda::project(layer, attended_.as<void>(), shape_.rows, x_.as<float>(), linear_setup());
+    return cuda::project(layer, attended_.as<void>(), shape_.rows, x_of_, linear_setup(), ranks_);
   });
 }
 
@@ -186,7 +201,7 @@ double CudaBackend::moe_bytes(const Layer& layer) const {
 
 double CudaBackend::moe_flops() const {
   const ModelConfig& c = model_.config;
-  return 6.0 * shape_.rows * c.experts_per_token * c.hidden * c.intermediate;
+  return 6.0 * shape_.rows * c.experts_per_token * c.hidden * c.intermediate / ranks_.share().ranks;
 }
 
 Norm CudaBackend::moe_norm(int index, const DeferredResidual& deferred) {
@@ -200,6 +215,10 @@ void CudaBackend::moe(int index) {
     ASSIGN_OR_RETURN(deferred_,
                      moe_.run(model_, index, moe_norm(index, std::exchange(deferred_, {})),
                               moe_.config_for(model_, shape_.rows), target_, options_.router_trace, stream_));
+    // The others add to x by themselves, and have exchanged it.
+    if (!ranks_.alone() && deferred_.expert_out != nullptr)
+      RETURN_IF_ERROR(ranks_.gather_floats(x_of_, shape_.rows, model_.config.hidden,
+                                           std::exchange(deferred_, {}), stream_));
     return tap(index + 1);
   });
 }
@@ -214,10 +233,12 @@ void CudaBackend::unembed(std::span<float> logits) {
             Norm last = norm_of(norm_rows(2 * model_.config.layers + 1, rows, std::exchange(deferred_, {})),
                                 model_.final_norm, model_.final_factor, model_.head.kind);
             last.row_map = input(at_.logit_rows);
-            RETURN_IF_ERROR(linear(
-                model_.head, last,
-                Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab},
-                linear_setup()));
+            RETURN_IF_ERROR(linear(model_.head, last,
+                                   Store{.out = logits_.as<float>() + model_.head_rows.first,
+                                         .stride = model_.config.vocab,
+                                         .rows = static_cast<int>(model_.head_rows.count)},
+                                   linear_setup()));
+            RETURN_IF_ERROR(ranks_.gather_floats(logits_of_, rows, model_.config.vocab, {}, stream_));
             if (shape_.samples)
               return step_io_.sample(shape_, at_, logits_.as<float>(), model_.config.vocab, sample_ctas_,
                                      fault_.as<int>(), stream_);
@@ -285,13 +306,29 @@ Status CudaBackend::fault_of(int code) {
   RETURN_IF_ERROR(wait_(stream_, "step"));
   step_io_.forget();
   RETURN_IF_ERROR(check(cudaMemsetAsync(fault_.as<int>(), 0, sizeof(int), stream_), "step"));
+  lost_ = meet_after_fault();
+  RETURN_IF_ERROR(lost_);
+  if (code == kRankAway) {
+    lost_ = error(StatusCode::kInternal, "{}", kRankAwayMessage);
+    return lost_;
+  }
   if (code == kGaveUp) {
-    RETURN_IF_ERROR(moe_.reset(stream_));
+    RETURN_IF_ERROR(moe_.reset(model_, stream_));
     return error(StatusCode::kInternal, "moe: {}", kGaveUpMessage);
   }
   const int layer = (code - 1) / 2;
   const char* op = layer == model_.config.layers ? "unembed" : code % 2 == 1 ? "qkv" : "moe";
   return error(StatusCode::kInternal, "layer {} {}: an activation is NaN or infinite", layer, op);
+}
+
+// All ranks have the fault, since each has the whole of x; a rank that goes on alone is lost. What ranks
+// still hand each other then comes before the scratch memory is what it was.
+Status CudaBackend::meet_after_fault() {
+  if (ranks_.alone()) return {};
+  RETURN_IF_ERROR(ranks_.meet());
+  RETURN_IF_ERROR(moe_.reset(model_, stream_));
+  RETURN_IF_ERROR(wait_(stream_, "step"));
+  return ranks_.meet();
 }
 
 }  // namespace moesaic::cuda

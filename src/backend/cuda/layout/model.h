@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/layout/matrix.h"
+#include "backend/cuda/layout/of_ranks.h"
 #include "backend/cuda/layout/quad_layout.h"
 #include "backend/cuda/layout/slab_layout.h"
 
@@ -22,6 +23,10 @@ struct Layer {
   // The experts of gpt-oss's own sizes, instead of the matrices' data, and what the thread
   // blocks of their kernel for few rows hand each other within a launch.
   DeviceBuffer fc1_slabs, fc2_slabs, slab_hidden;
+  OfRanks<void> slab_hidden_of;  // each rank's
+  // Of a rank (core/rank_share.h): its columns of the first product and rows of the second, and of o. A whole
+  // model has all of them.
+  Range h_columns, out_rows;
 };
 
 inline constexpr int kSlabRows = 8;  // most rows of the kernel for few rows (ExpertsDecode)
@@ -42,6 +47,7 @@ struct LoadedModel : Paths {
   Matrix head;
   DeviceBuffer final_norm, inverse_frequency;
   float final_factor = 1;
+  Range head_rows;           // of lm_head, as Layer::out_rows
   bool emulated = false;     // on a device that has not the instruction
   DeviceBuffer slab_scales;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
 };

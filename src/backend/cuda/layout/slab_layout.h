@@ -45,21 +45,26 @@ constexpr int kSlabPairThird = 2 * kSlabThird;    // slab a, slab b
 constexpr int kSlabBytes = kThirds * kSlabThird;  // 12288
 constexpr int kSlabPairBytes = 2 * kSlabBytes;
 constexpr int kFc1SlabPairs = 2 * kHidden / 16;  // 360 per expert
+constexpr int kFc2Slabs = kHidden / 8;           // 360 per expert
 constexpr size_t kFc1Bytes = (size_t)kFc1SlabPairs * kSlabPairBytes;
-constexpr size_t kFc2Bytes = (size_t)(kHidden / 8) * kSlabBytes;
+constexpr size_t kFc2Bytes = (size_t)kFc2Slabs * kSlabBytes;
 
-// How FC2's slabs are dealt, which decides where they lie: a value made once for a device, by slab_layout(),
-// for the repacking and for every kernel that reads FC2. FC1's layout does not depend on it.
+// How many slabs there are of an expert, and how FC2's are dealt, which decides where they lie: a value made
+// once for a device, by slab_layout(), for the repacking and for every kernel that reads them. A rank
+// (docs/design/parallel.md) has some of the rows: the slabs are then counted from its first.
 struct SlabLayout {
   int sms = 0;  // multiprocessors that are used: CTAs of moe_decode, at most those of other kernels
-  int fc2_slab_pairs = 0;  // of an expert; its other slabs are single
+  int fc2_slab_pairs = 0;                            // of an expert; its other slabs are single
+  int fc1_all = kFc1SlabPairs, fc2_all = kFc2Slabs;  // FC1's slab pairs and FC2's slabs of an expert
 
-  __host__ __device__ constexpr int fc2_singles() const { return kHidden / 8 - 2 * fc2_slab_pairs; }
+  __host__ __device__ constexpr size_t fc1_bytes() const { return (size_t)fc1_all * kSlabPairBytes; }
+  __host__ __device__ constexpr size_t fc2_bytes() const { return (size_t)fc2_all * kSlabBytes; }
+  __host__ __device__ constexpr int fc2_singles() const { return fc2_all - 2 * fc2_slab_pairs; }
   // CTAs that have a slab pair more than the others, and no single slab.
   __host__ __device__ constexpr int longer() const { return fc2_slab_pairs % sms; }
   // Slab pairs of CTA `cta`, and the index of its single slab: it has one if 0 <= index < fc2_singles().
   __host__ __device__ constexpr int slab_pairs_of(int cta) const {
-    return fc2_slab_pairs % sms == 0 ? fc2_slab_pairs / sms : (fc2_slab_pairs - 1 - cta) / sms + 1;
+    return fc2_slab_pairs % sms == 0 ? fc2_slab_pairs / sms : (fc2_slab_pairs - 1 - cta + sms) / sms;
   }
   __host__ __device__ constexpr int single_of(int cta) const { return longer() == 0 ? cta : cta - longer(); }
   // Rows of a CTA, at most.
@@ -71,9 +76,9 @@ struct SlabLayout {
 // The multiprocessors that it may have: a seventh of an H200 (MIG) to as many as FC2 has slab pairs.
 constexpr int kFewestSms = 16, kMostSms = kHidden / 16;
 constexpr int kFullSms = 132;  // of an H100 SXM or H200
-constexpr SlabLayout slab_layout(int sms) {
-  const int each = kHidden / 16 / sms, left = kHidden / 8 - 2 * each * sms;
-  return {sms, each * sms + (left > sms ? left - sms : 0)};
+constexpr SlabLayout slab_layout(int sms, int fc1_slab_pairs = kFc1SlabPairs, int fc2_slabs = kFc2Slabs) {
+  const int each = fc2_slabs / 2 / sms, left = fc2_slabs - 2 * each * sms;
+  return {sms, each * sms + (left > sms ? left - sms : 0), fc1_slab_pairs, fc2_slabs};
 }
 static_assert(slab_layout(kFullSms).fc2_slab_pairs == 132 && slab_layout(kFullSms).most_rows() == 24);
 static_assert(slab_layout(114).fc2_slab_pairs == 132 && slab_layout(114).most_rows() == 32);

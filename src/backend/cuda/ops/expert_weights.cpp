@@ -10,10 +10,12 @@
 
 namespace moesaic::cuda {
 
-slabs::SlabLayout slab_layout_of(int device, int max_sms) {
+slabs::SlabLayout slab_layout_of(int device, int max_sms, const RankShare& share) {
   int sms = 0;
   if (cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return {};
-  return slabs::slab_layout(std::min(max_sms > 0 ? std::min(sms, max_sms) : sms, slabs::kMostSms));
+  const int rows = static_cast<int>(share.rows(slabs::kHidden).count);
+  return slabs::slab_layout(std::min(max_sms > 0 ? std::min(sms, max_sms) : sms, slabs::kMostSms),
+                            2 * rows / 16, rows / 8);
 }
 
 bool prepare_slabs(const slabs::SlabLayout& layout) { return sm90::prepare_moe_decode(layout).ok(); }

@@ -4,11 +4,12 @@
 
 #include "backend/cuda/kernels/common/repack.h"
 #include "backend/cuda/layout/slab_layout.h"
+#include "core/rank_share.h"
 
 namespace moesaic::cuda {
 
-// The layout for the device, or for max_sms multiprocessors of it (0: all).
-slabs::SlabLayout slab_layout_of(int device, int max_sms);
+// The layout of a rank's slabs for the device, or for max_sms multiprocessors of it (0: all).
+slabs::SlabLayout slab_layout_of(int device, int max_sms, const RankShare& share = {});
 // Prepares the kernels for slabs of this layout on the current device, before anything is captured. False
 // where the device does not run them.
 bool prepare_slabs(const slabs::SlabLayout& layout);

@@ -46,6 +46,9 @@ Sizes sizes_of(int experts, int top_k, int hidden, int intermediate, int rows) {
           static_cast<size_t>(intermediate), static_cast<size_t>(rows)};
 }
 
+// Words of two 16-bit values.
+Range halves(Range columns) { return {columns.first / 2, columns.count / 2}; }
+
 int most_work_tiles(const LayerExperts& e, int rows, int tile) {
   return max_work_tiles(rows, e.experts, e.top_k, tile);
 }
@@ -64,22 +67,55 @@ Activations permuted_activations(const LayerExperts& e, const ExpertRows& x, int
 
 // Where the second product goes.
 Store expert_out(const LayerExperts& e, const MoeScratch& scratch) {
-  return {.out = scratch.out, .stride = e.hidden, .bias = e.down_bias, .rows = e.hidden};
+  return {.out = scratch.out + e.out_rows.first,
+          .stride = e.hidden,
+          .bias = e.down_bias,
+          .rows = static_cast<int>(e.out_rows.count)};
+}
+
+// The columns of h that the other ranks make. part: this rank's, of this many halves a row.
+Status gather_hidden(const LayerExperts& e, const void* part, int64_t stride, int rows,
+                     const MoeScratch& scratch, cudaStream_t stream) {
+  if (e.ranks == nullptr) return {};
+  Gather p{
+      .part = static_cast<const uint32_t*>(part),
+      .part_stride = stride / 2,
+      .width = e.intermediate / 2,
+      .rows = rows * e.top_k,
+      .columns = e.ranks->columns(1, [&](const RankShare& s) { return halves(s.rows(e.intermediate)); })};
+  std::ranges::transform(scratch.hidden_of.at, p.whole.at, [](void* h) { return static_cast<uint32_t*>(h); });
+  return e.ranks->gather(p, stream);
+}
+
+Status gather_hidden_tiles(const LayerExperts& e, const sm90::ActivationTiles& h, const MoeScratch& scratch,
+                           cudaStream_t stream) {
+  if (e.ranks == nullptr) return {};
+  GatherTiles p{.cols = e.intermediate,
+                .first = static_cast<int>(e.h_columns.first / kBlock),
+                .count = static_cast<int>(e.h_columns.count / kBlock),
+                .work_tiles = h.work_tiles,
+                .work_tile_count = h.work_tile_count};
+  std::ranges::transform(scratch.hidden_of.at, p.whole.at,
+                         [](void* at) { return static_cast<uint8_t*>(at); });
+  return e.ranks->gather_tiles(p, stream);
 }
 
 Status run_gemm(const LayerExperts& e, const ExpertRows& rows, int tile, const MoeScratch& scratch,
                 cudaStream_t stream) {
   Activations x = permuted_activations(e, rows, tile, scratch);
+  // A rank's columns stand alone first.
+  void* const made = e.ranks != nullptr ? scratch.tiles : scratch.hidden;
   RETURN_IF_ERROR(gemm(*e.gate_up, x,
-                       SwiGlu{.out = scratch.hidden,
+                       SwiGlu{.out = made,
                               .bf16 = takes_bf16(e.down->kind),
-                              .intermediate = e.intermediate,
+                              .intermediate = static_cast<int>(e.h_columns.count),
                               .gate_bias = e.gate_bias,
                               .up_bias = e.up_bias,
                               .alpha = e.activation.alpha,
                               .limit = e.activation.limit,
                               .offset = e.activation.offset},
                        stream));
+  RETURN_IF_ERROR(gather_hidden(e, made, e.h_columns.count, rows.rows, scratch, stream));
   x.x = scratch.hidden, x.rows = nullptr, x.factor = 1.0f;
   return gemm(*e.down, x, expert_out(e, scratch), stream);
 }
@@ -89,8 +125,9 @@ Status run_split_k(const LayerExperts& e, const ExpertRows& rows, const Route& r
   const bool routes = routing.logits != nullptr && sm90::split_k_routes(routing);
   const sm90::SplitKRoute route{routing, routes ? scratch.arrived : nullptr, scratch.fault};
   Activations x = permuted_activations(e, rows, routing.tile, scratch);
-  RETURN_IF_ERROR(
-      sm90::split_k_up(e.fc1_slabs, e.layout, x, route, static_cast<__half*>(scratch.hidden), stream));
+  __half* const made = static_cast<__half*>(scratch.hidden) + e.h_columns.first;
+  RETURN_IF_ERROR(sm90::split_k_up(e.fc1_slabs, e.layout, x, route, made, stream));
+  RETURN_IF_ERROR(gather_hidden(e, made, e.intermediate, rows.rows, scratch, stream));
   x.x = scratch.hidden, x.rows = nullptr, x.factor = 1.0f / sm90::kHScale;
   return sm90::split_k_down(e.fc2_slabs, e.layout, x, route, expert_out(e, scratch), stream);
 }
@@ -105,11 +142,14 @@ Status run_wgmma(const LayerExperts& e, const ExpertRows& rows, int tile, const 
                           .tile = tile,
                           .layout = e.layout};
   RETURN_IF_ERROR(sm90::arrange(rows.x, scratch.source_rows, x, stream));
-  RETURN_IF_ERROR(sm90::wgmma_experts(
-      e.fc1_slabs, x, 1.0f / rows.factor,
-      sm90::WgmmaSwiGlu{
-          .out = static_cast<uint8_t*>(scratch.hidden), .gate_bias = e.gate_bias, .up_bias = e.up_bias},
-      stream));
+  RETURN_IF_ERROR(sm90::wgmma_experts(e.fc1_slabs, x, 1.0f / rows.factor,
+                                      sm90::WgmmaSwiGlu{.out = static_cast<uint8_t*>(scratch.hidden),
+                                                        .gate_bias = e.gate_bias,
+                                                        .up_bias = e.up_bias,
+                                                        .first = static_cast<int>(e.h_columns.first),
+                                                        .columns = static_cast<int>(e.h_columns.count)},
+                                      stream));
+  RETURN_IF_ERROR(gather_hidden_tiles(e, x, scratch, stream));
   x.data = scratch.hidden;
   return sm90::wgmma_experts(e.fc2_slabs, x, 1.0f / sm90::kHScale, expert_out(e, scratch), stream);
 }
@@ -139,13 +179,20 @@ Status run_w4a8(const LayerExperts& e, const ExpertRows& rows, const MoeKernelCo
 
 }  // namespace
 
+// The same on all ranks, which must choose the same kernel, though one may have a unit more than another.
 MoeShape shape_of(const LayerExperts& e, int rows) {
+  const int ranks = e.ranks == nullptr ? 1 : e.ranks->share().ranks;
+  const auto of_rank = [&](const Matrix& m, int64_t own, int64_t all) {
+    return m.bytes() / own * all / ranks;
+  };
   return {.tokens = rows,
           .top_k = e.top_k,
           .experts = e.experts,
           .hidden = e.hidden,
           .intermediate = e.intermediate,
-          .expert_bytes = (e.gate_up->bytes() + e.down->bytes()) / e.experts};
+          .expert_bytes = (of_rank(*e.gate_up, e.h_columns.count, e.intermediate) +
+                           of_rank(*e.down, e.out_rows.count, e.hidden)) /
+                          e.experts};
 }
 
 std::span<const MoeKernelConfig> configs_of(const LayerExperts& e) {
@@ -184,21 +231,28 @@ bool routes_itself(const MoeKernelConfig& kernel_config, const Route& routing) {
 }
 
 Status run_decode(const LayerExperts& e, const ExpertsDecode& d, cudaStream_t stream) {
-  return sm90::moe_decode({.fc1 = e.fc1_slabs,
-                           .fc2 = e.fc2_slabs,
-                           .x = d.x,
-                           .x_scale = d.x_scale,
-                           .logits = d.logits,
-                           .experts = e.experts,
-                           .residual = d.residual,
-                           .out = d.out,
-                           .h = static_cast<__half*>(d.h),
-                           .h_clear = static_cast<__half*>(d.h_clear),
-                           .clear_vectors = static_cast<int>(d.clear_bytes / 16),
-                           .tokens = d.rows,
-                           .layout = e.layout,
-                           .fault = d.fault},
-                          stream);
+  sm90::MoeDecode p{.fc1 = e.fc1_slabs,
+                    .fc2 = e.fc2_slabs,
+                    .x = d.x,
+                    .x_scale = d.x_scale,
+                    .logits = d.logits,
+                    .experts = e.experts,
+                    .residual = d.residual + e.out_rows.first,
+                    .out = d.out + e.out_rows.first,
+                    .h = static_cast<__half*>(d.h),
+                    .h_clear = static_cast<__half*>(d.h_clear),
+                    .clear_vectors = static_cast<int>(d.clear_bytes / 16),
+                    .tokens = d.rows,
+                    .layout = e.layout,
+                    .h_first = static_cast<int>(e.h_columns.first),
+                    .fault = d.fault};
+  for (int rank = 0; e.ranks != nullptr && rank < e.ranks->share().ranks; ++rank) {
+    if (rank != e.ranks->share().rank) p.peer_h[p.peers++] = static_cast<__half*>(d.h_of.at[rank]);
+  }
+  if (e.ranks == nullptr) return sm90::moe_decode(p, stream);
+  p.sender = e.ranks->sender(e.hidden);
+  RETURN_IF_ERROR(sm90::moe_decode(p, stream));
+  return e.ranks->receive(d.out, d.rows, e.hidden, stream);
 }
 
 Status run_products(const LayerExperts& e, const ExpertRows& x, const MoeKernelConfig& kernel_config,

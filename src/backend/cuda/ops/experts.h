@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/common/route.h"
 #include "backend/cuda/layout/matrix.h"
 #include "backend/cuda/layout/slab_layout.h"
+#include "backend/cuda/ops/rank_exchange.h"
 #include "tuning/moe_kernels.h"
 
 namespace moesaic::cuda {
@@ -28,9 +29,13 @@ struct LayerExperts {
   const Matrix* down = nullptr;
   const uint8_t* fc1_slabs = nullptr;
   const uint8_t* fc2_slabs = nullptr;
-  const float* gate_bias = nullptr;  // [experts, intermediate]
+  const float* gate_bias = nullptr;  // [experts, h_columns]
   const float* up_bias = nullptr;
-  const float* down_bias = nullptr;  // [experts, hidden]
+  const float* down_bias = nullptr;  // [experts, out_rows]
+  // This rank's columns of the first product and rows of the second, which the weights above make; by default
+  // one has all. ranks: null for one.
+  Range h_columns{0, intermediate}, out_rows{0, hidden};
+  RankExchange* ranks = nullptr;
 };
 MoeShape shape_of(const LayerExperts& e, int rows);
 // The kernels that are compiled for them.
@@ -51,11 +56,12 @@ struct MoeScratch {
   int32_t* source_rows = nullptr;    // [rows * top_k]
   WorkTile* work_tiles = nullptr;
   int* work_tile_count = nullptr;
-  void* tiles = nullptr;   // activations as a kernel wants them
-  void* hidden = nullptr;  // the first product
-  float* out = nullptr;    // [permuted rows, hidden]
-  int* arrived = nullptr;  // 0 between kernels: its owner clears it once
-  int* fault = nullptr;    // its owner's: becomes kGaveUp (kernels/common/gave_up.h)
+  void* tiles = nullptr;    // activations as a kernel wants them
+  void* hidden = nullptr;   // the first product
+  OfRanks<void> hidden_of;  // the other ranks', too
+  float* out = nullptr;     // [permuted rows, hidden]
+  int* arrived = nullptr;   // 0 between kernels: its owner clears it once
+  int* fault = nullptr;     // its owner's: becomes kGaveUp (kernels/common/gave_up.h)
 };
 size_t moe_scratch_bytes(int experts, int top_k, int hidden, int intermediate, int rows);
 // memory: of moe_scratch_bytes() for at least so many rows.
@@ -67,7 +73,7 @@ Route routing_of(const LayerExperts& e, int rows, int tile, const float* logits,
 bool routes_itself(const MoeKernelConfig& kernel_config, const Route& routing);
 
 // MoeKernel::kDecode: the whole operator in one launch, for at most kSlabRows rows, from slabs and the
-// router's logits. It adds to the residual by itself.
+// router's logits. It adds to the residual by itself; of a rank, all of it is there afterwards.
 struct ExpertsDecode {
   const __half* x = nullptr;        // [rows, hidden], normalised
   const float* x_scale = nullptr;   // [rows]
@@ -75,6 +81,7 @@ struct ExpertsDecode {
   const float* residual = nullptr;  // [rows, hidden]
   float* out = nullptr;             // [rows, hidden]
   void* h = nullptr;                // slab_scratch_bytes(), all 0xFF at start
+  OfRanks<void> h_of;               // the other ranks', too
   void* h_clear = nullptr;          // that of another launch, which this one fills with 0xFF
   size_t clear_bytes = 0;           // of h_clear
   int rows = 0;

@@ -53,6 +53,21 @@ Status project(const Layer& layer, const void* attended, int rows, float* x, con
   return linear(layer.o, Activations{.x = attended, .tokens = rows}, added(layer, layer.o_bias, x), setup);
 }
 
+Status project(const Layer& layer, const void* attended, int rows, const OfRanks<float>& x,
+               const LinearSetup& setup, RankExchange& ranks) {
+  float* const own = x.at[ranks.share().rank];
+  if (ranks.alone()) return project(layer, attended, rows, own, setup);
+  Store out = added(layer, layer.o_bias, own + layer.out_rows.first);
+  out.rows = static_cast<int>(layer.out_rows.count);
+  const Activations in{.x = attended, .tokens = rows};
+  if (can_send(layer.o, rows, setup)) {
+    RETURN_IF_ERROR(linear_sent(layer.o, in, out, ranks.sender(layer.shape.hidden), setup));
+    return ranks.receive(own, rows, layer.shape.hidden, setup.stream);
+  }
+  RETURN_IF_ERROR(linear(layer.o, in, out, setup));
+  return ranks.gather_floats(x, rows, layer.shape.hidden, {}, setup.stream);
+}
+
 Status dense_mlp(const Layer& layer, const Norm& n, void* middle, const LinearSetup& setup) {
   constexpr double kMostLimit = 1e30;  // the kernels multiply with it
   RETURN_IF_ERROR(norm(n, setup.stream));

@@ -5,6 +5,7 @@
 #include "backend/cuda/layout/model.h"
 #include "backend/cuda/ops/attention.h"
 #include "backend/cuda/ops/linear.h"
+#include "backend/cuda/ops/rank_exchange.h"
 
 namespace moesaic::cuda {
 
@@ -16,6 +17,9 @@ Qkv qkv_of(const Layer& layer, const float2* rotation, const int32_t* slots, __n
 Attention attention_of(const Layer& layer, const __nv_bfloat16* q, const int32_t* pages, void* out);
 // x += the output projection of the rows that were attended to.
 Status project(const Layer& layer, const void* attended, int rows, float* x, const LinearSetup& setup);
+// The same by ranks, each with its rows of the weights. x: [rows, hidden], every rank's.
+Status project(const Layer& layer, const void* attended, int rows, const OfRanks<float>& x,
+               const LinearSetup& setup, RankExchange& ranks);
 // n.x += the dense MLP of norm(n). middle: [rows, intermediate] of 16 bits. layer.up_bias has swiglu_offset -
 // 1 in it.
 Status dense_mlp(const Layer& layer, const Norm& n, void* middle, const LinearSetup& setup);

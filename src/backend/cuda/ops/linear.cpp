@@ -88,6 +88,14 @@ Status linear(const Matrix& w, const Activations& x, const Store& out, const Lin
 Status linear(const Matrix& w, const Activations& x, const Qkv& out, const LinearSetup& setup) {
   return run_plain(w, x, out, setup);
 }
+bool can_send(const Matrix& w, int tokens, const LinearSetup& setup) {
+  const Result<LinearChoice> choice = select(shape_of(w, tokens, InputNorm::kNone), setup.target);
+  return tokens <= 8 && choice.ok() && choice.value().config->kernel == LinearKernel::kDenseDecode;
+}
+Status linear_sent(const Matrix& w, const Activations& x, const Store& out, const WordSender& sender,
+                   const LinearSetup& setup) {
+  return sm90::dense_decode(w, x, sm90::SentStore{out, sender}, setup.stream);
+}
 Status linear(const Matrix& w, const Norm& x, const Store& out, const LinearSetup& setup) {
   return run_normed(w, x, out, setup);
 }

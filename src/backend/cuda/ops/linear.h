@@ -3,6 +3,7 @@
 
 #include "backend/cuda/kernels/common/gemm.h"
 #include "backend/cuda/kernels/common/route.h"
+#include "backend/cuda/kernels/common/word_sender.h"
 #include "backend/cuda/layout/slab_layout.h"
 
 namespace moesaic::cuda {
@@ -21,6 +22,11 @@ size_t linear_tile_bytes(int rows, int widest);
 
 Status linear(const Matrix& w, const Activations& x, const Store& out, const LinearSetup& setup);
 Status linear(const Matrix& w, const Activations& x, const Qkv& out, const LinearSetup& setup);
+// Of a rank, for few tokens: the product is also sent to the other ranks, as its kernel makes it. False: no
+// kernel does that for this product.
+bool can_send(const Matrix& w, int tokens, const LinearSetup& setup);
+Status linear_sent(const Matrix& w, const Activations& x, const Store& out, const WordSender& sender,
+                   const LinearSetup& setup);
 // The product of norm(x); x.deferred is added to x before.
 Status linear(const Matrix& w, const Norm& x, const Store& out, const LinearSetup& setup);
 Status linear(const Matrix& w, const Norm& x, const Qkv& out, const LinearSetup& setup);

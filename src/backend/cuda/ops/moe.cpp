@@ -37,7 +37,9 @@ LayerExperts experts_of(const LoadedModel& model, int index) {
           .fc2_slabs = layer.fc2_slabs.as<uint8_t>(),
           .gate_bias = layer.gate_bias.as<float>(),
           .up_bias = layer.up_bias.as<float>(),
-          .down_bias = layer.down_bias.as<float>()};
+          .down_bias = layer.down_bias.as<float>(),
+          .h_columns = layer.h_columns,
+          .out_rows = layer.out_rows};
 }
 
 std::span<const MoeKernelConfig> configs_of(const LoadedModel& model) {
@@ -54,14 +56,27 @@ std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
   };
 }
 
-void Moe::ready(const ModelConfig& config, int max_rows, int* fault) {
+Status Moe::ready(const ModelConfig& config, int max_rows, int* fault, RankExchange& ranks) {
   scratch_ = moe_scratch(scratch_memory_.as<void>(), config.experts, config.experts_per_token, config.hidden,
                          config.intermediate, max_rows);
   scratch_.fault = fault;
+  ranks_ = ranks.alone() ? nullptr : &ranks;
+  ASSIGN_OR_RETURN(scratch_.hidden_of, ranks.of_ranks(scratch_.hidden));
+  return {};
 }
 
-Status Moe::reset(cudaStream_t stream) const {
+Status Moe::reset(const LoadedModel& model, cudaStream_t stream) const {
+  for (const Layer& layer : model.layers) {
+    const DeviceBuffer& h = layer.slab_hidden;
+    if (h.bytes() > 0) RETURN_IF_ERROR(check(cudaMemsetAsync(h.as<void>(), 0xFF, h.bytes(), stream), "moe"));
+  }
   return check(cudaMemsetAsync(scratch_.arrived, 0, sizeof(int), stream), "moe");
+}
+
+LayerExperts Moe::experts(const LoadedModel& model, int index) const {
+  LayerExperts e = experts_of(model, index);
+  e.ranks = ranks_;
+  return e;
 }
 
 void Moe::prefer(std::vector<TunedStep> measured) {
@@ -73,7 +88,7 @@ const MoeKernelConfig& Moe::config_for(const LoadedModel& model, int rows) {
   const auto [at, fresh] = chosen_.try_emplace(rows);
   if (!fresh) return *at->second;
   const TunedStep* const step = nearest_step(measured_, rows);
-  at->second = choose_config(shape_of(experts_of(model, 0), rows), configs_of(model),
+  at->second = choose_config(shape_of(experts(model, 0), rows), configs_of(model),
                              step != nullptr ? std::string_view(step->config) : std::string_view());
   return *at->second;
 }
@@ -90,7 +105,7 @@ Result<DeferredResidual> Moe::run(const LoadedModel& model, int index, const Nor
                                   const RouterTrace& trace, cudaStream_t stream) {
   auto* logits = router_logits_.as<float>();
   const Router scores = router_of(model, index, norm.rows, logits);
-  const Route routing = routing_of(experts_of(model, index), norm.rows, kernel_config.tile, logits, scratch_);
+  const Route routing = routing_of(experts(model, index), norm.rows, kernel_config.tile, logits, scratch_);
   ASSIGN_OR_RETURN(const RouterConfig* const config, select(router_shape(model, norm.rows), target));
   const bool chooses = config->kernel == RouterKernel::kChoose;
   RETURN_IF_ERROR(chooses ? run_choose(norm, scores, routing, stream)
@@ -138,7 +153,7 @@ Result<DeferredResidual> Moe::run_from_logits(const LoadedModel& model, int inde
                                               cudaStream_t stream) {
   if (norm.deferred.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
   return route_and_run(model, index, norm, kernel_config,
-                       routing_of(experts_of(model, index), norm.rows, kernel_config.tile, logits, scratch_),
+                       routing_of(experts(model, index), norm.rows, kernel_config.tile, logits, scratch_),
                        stream);
 }
 
@@ -157,7 +172,7 @@ Result<DeferredResidual> Moe::run_experts(const LoadedModel& model, int index, c
     return DeferredResidual();
   }
   const ExpertRows rows{.x = norm.out, .rows = norm.rows, .factor = norm.factor};
-  RETURN_IF_ERROR(run_products(experts_of(model, index), rows, kernel_config, routing, scratch_, stream));
+  RETURN_IF_ERROR(run_products(experts(model, index), rows, kernel_config, routing, scratch_, stream));
   return DeferredResidual{.expert_out = scratch_.out,
                           .weights = routing.weights,
                           .permuted_rows = routing.permuted_rows,
@@ -185,13 +200,14 @@ Status Moe::run_decode(const LoadedModel& model, int index, const Norm& norm, co
   const size_t clear = layer.slab_hidden.bytes();
   if (layers == 1)
     RETURN_IF_ERROR(check(cudaMemsetAsync(layer.slab_hidden.as<void>(), 0xFF, clear, stream), "moe"));
-  return cuda::run_decode(experts_of(model, index),
+  return cuda::run_decode(experts(model, index),
                           {.x = static_cast<const __half*>(norm.out),
                            .x_scale = model.slab_scales.as<float>() + index * kSlabRows,
                            .logits = logits,
                            .residual = norm.x,
                            .out = norm.x,
                            .h = layer.slab_hidden.as<void>(),
+                           .h_of = layer.slab_hidden_of,
                            .h_clear = before.slab_hidden.as<void>(),
                            .clear_bytes = layers == 1 ? 0 : clear,
                            .rows = norm.rows,

@@ -20,10 +20,11 @@ class Moe {
  public:
   // Memory for the activations of at most max_rows rows.
   std::vector<Wanted> buffers(const ModelConfig& config, int max_rows);
-  // Call it once the buffers are allocated, for the same rows. fault: where kernels leave kGaveUp.
-  void ready(const ModelConfig& config, int max_rows, int* fault);
+  // Call it once the buffers are allocated, for the same rows. fault: where kernels leave kGaveUp. ranks: of
+  // the model's; it must stay there.
+  Status ready(const ModelConfig& config, int max_rows, int* fault, RankExchange& ranks);
   // Makes the scratch memory what it is between kernels, after one gave up.
-  Status reset(cudaStream_t stream) const;
+  Status reset(const LoadedModel& model, cudaStream_t stream) const;
 
   // The kernel for so many rows: the quickest as estimated by tuning/moe_kernels.h, or as measured.
   // find_config(): by name; an error if none of that name takes so many rows.
@@ -61,6 +62,9 @@ class Moe {
   Status trace_router(const ModelConfig& config, int layer, int rows, const RouterTrace& trace,
                       cudaStream_t stream);
 
+  LayerExperts experts(const LoadedModel& model, int layer) const;
+
+  RankExchange* ranks_ = nullptr;  // null: one rank
   DeviceBuffer normed_f32_, router_logits_, scratch_memory_;
   MoeScratch scratch_;  // in scratch_memory_, from ready() on
   std::vector<TunedStep> measured_;

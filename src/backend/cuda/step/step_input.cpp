@@ -58,6 +58,7 @@ StepLayout layout_of(const StepShape& s) {
   l.token_sources = take(s.rows);
   l.sampling = take(s.samples ? s.logit_rows * kSamplingInts : 0);
   l.result_buffer = take(1);
+  l.epoch = take(1);
   l.decode_tiles = take(s.decode_tiles * kTileInts);
   l.prefill_tiles = take(s.prefill_tiles * kTileInts);
   l.pages = at;

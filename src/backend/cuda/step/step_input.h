@@ -28,6 +28,7 @@ struct StepLayout {
   int token_sources;  // [rows]: Batch::token_sources
   int sampling;       // [logit_rows] DeviceSampling
   int result_buffer;  // which of StepIo's two the results go to
+  int epoch;          // of the first exchange between ranks
   int decode_tiles, prefill_tiles;
   int pages;  // page tables, one behind the other: the rest of the array
 };

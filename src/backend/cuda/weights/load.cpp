@@ -49,7 +49,9 @@ Status ModelLoader::load_adapted(int index, const ModelWeights& weights) {
 
 Status ModelLoader::load_layer(int index, const LayerWeights& w) {
   Layer& layer = model_.layers[index];
-  layer.shape = layer_shape(config_, index);
+  const RankShare& share = options_.rank.share;
+  layer.shape = cut(layer_shape(config_, index), share);
+  layer.h_columns = share.rows(config_.intermediate), layer.out_rows = share.rows(config_.hidden);
   layer.fp8 = options_.kv == KvFormat::kFp8;
   const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
   float attn_top = 0, mlp_top = 0;
@@ -68,7 +70,7 @@ Status ModelLoader::load_layer(int index, const LayerWeights& w) {
   ASSIGN_OR_RETURN(layer.qkv, up_.matrix({w.q, w.k, w.v}, dense_kind(w.q), RowOrder::kHeads, config_.head_dim,
                                          kProjectionsPart, name("qkv")));
   layer.qkv.first_weight_tile =
-      config_.q_size() / kWeightTileRows;  // K and V, with which the attention has more to do
+      layer.shape.q_size() / kWeightTileRows;  // K and V, with which the attention has more to do
   ASSIGN_OR_RETURN(layer.o,
                    up_.matrix({w.o}, dense_kind(w.o), RowOrder::kPlain, 0, kProjectionsPart, name("o")));
   return load_experts(index, w);
@@ -77,8 +79,10 @@ Status ModelLoader::load_layer(int index, const LayerWeights& w) {
 Status ModelLoader::alloc_slabs(int index, const std::string& name) {
   Layer& layer = model_.layers[index];
   const size_t experts = config_.experts;
-  ASSIGN_OR_RETURN(layer.fc1_slabs, up_.buffer(experts * slabs::kFc1Bytes, 0, kExpertsPart, name));
-  ASSIGN_OR_RETURN(layer.fc2_slabs, up_.buffer(experts * slabs::kFc2Bytes, 0, kExpertsPart, name));
+  ASSIGN_OR_RETURN(layer.fc1_slabs,
+                   up_.buffer(experts * model_.slab_layout.fc1_bytes(), 0, kExpertsPart, name));
+  ASSIGN_OR_RETURN(layer.fc2_slabs,
+                   up_.buffer(experts * model_.slab_layout.fc2_bytes(), 0, kExpertsPart, name));
   ASSIGN_OR_RETURN(layer.slab_hidden, up_.buffer(slab_scratch_bytes(kSlabRows), 0xFF, kExpertsPart, name));
   const std::vector<float> scales(kSlabRows, 1.0f / layer.mlp_factor);
   const size_t bytes = kSlabRows * sizeof(float);
@@ -92,12 +96,12 @@ Status ModelLoader::load_experts(int index, const LayerWeights& w) {
   const SlabParams fc1{.layout = model_.slab_layout,
                        .bias = {layer.gate_bias.as<float>(), layer.up_bias.as<float>()},
                        .out = layer.fc1_slabs.as<uint8_t>(),
-                       .expert_bytes = slabs::kFc1Bytes};
+                       .expert_bytes = model_.slab_layout.fc1_bytes()};
   const SlabParams fc2{.down = true,
                        .layout = model_.slab_layout,
                        .bias = {layer.down_bias.as<float>()},
                        .out = layer.fc2_slabs.as<uint8_t>(),
-                       .expert_bytes = slabs::kFc2Bytes};
+                       .expert_bytes = model_.slab_layout.fc2_bytes()};
   const auto kind = [&](const ExpertsView& e) { return kind_of(e.first.format, std::nullopt, model_.w4a8); };
   ASSIGN_OR_RETURN(layer.gate_up, up_.experts({w.gate, w.up}, kind(w.gate), RowOrder::kPairs, kExpertsPart,
                                               name("gate_up experts"), model_.slabs ? &fc1 : nullptr));
@@ -116,6 +120,16 @@ Status check_adapters(const ModelWeights& weights, const BackendOptions& options
       format_name(*options.dense));
 }
 
+Status check_rank(const ModelConfig& c, const Paths& paths, const RankPlace& rank) {
+  if (rank.alone()) return {};
+  if (paths.w4a8 || paths.dense_mx)
+    return error(StatusCode::kUnsupported,
+                 "cuda: MoE path w4a8 has one rank; use --moe-path auto, or --tp 1");
+  if (c.layers < 2)
+    return error(StatusCode::kUnsupported, "cuda: a model of one layer has one rank; use --tp 1");
+  return {};
+}
+
 Status unsupported(const ModelConfig& c) {
   if (c.head_dim != 32 && c.head_dim != 64 && c.head_dim != 128)
     return error(StatusCode::kUnsupported, "cuda: head_dim {} is not 32, 64 or 128; use --device cpu",
@@ -131,6 +145,7 @@ Status unsupported(const ModelConfig& c) {
 }
 
 Status ModelLoader::run(const ModelWeights& weights, const LoadProgress& progress) {
+  model_.head_rows = options_.rank.share.rows(config_.vocab);
   model_.rope = make_rope_table(config_.rope, config_.head_dim);
   model_.layers.resize(config_.layers);
   ASSIGN_OR_RETURN(model_.slab_scales,
@@ -175,7 +190,7 @@ Paths paths_of(const ModelConfig& c, const ModelWeights& stored, const BackendOp
                            .swiglu_limit = c.swiglu_limit};
   const auto experts = select(shape, target);
   const auto is = [&](ExpertsLayout layout) { return experts.ok() && experts.value()->layout == layout; };
-  const slabs::SlabLayout layout = slab_layout_of(options.device, options.max_sms);
+  const slabs::SlabLayout layout = slab_layout_of(options.device, options.max_sms, options.rank.share);
   return {.slabs = is(ExpertsLayout::kSlabs) && prepare_slabs(layout),
           .w4a8 = is(ExpertsLayout::kQuads),
           .dense_mx = options.moe_path == MoePath::kW4A8,
@@ -198,7 +213,7 @@ std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeight
   LoadedModel model = model_of(config, paths);
   Uploader counter;
   // What cannot be counted is refused by load_model.
-  if (!ModelLoader(model, options, counter).run(weights, {}).ok()) return {};
+  if (!ModelLoader(model, options, counter).run(cut(weights, config, options.rank.share), {}).ok()) return {};
   return counter.parts();
 }
 
@@ -208,12 +223,13 @@ Result<LoadedModel> load_model(const ModelConfig& config, const ModelWeights& we
   RETURN_IF_ERROR(validate(weights, config));
   RETURN_IF_ERROR(unsupported(config));
   RETURN_IF_ERROR(check_adapters(weights, options));
+  RETURN_IF_ERROR(check_rank(config, paths_of(config, weights, options), options.rank));
   LoadedModel model = model_of(config, paths_of(config, weights, options));
   RETURN_IF_ERROR(load_quad_kernels(model.w4a8, model.dense_mx));
   model.emulated = emulates_quads();
   Uploader up;
   RETURN_IF_ERROR(up.open(stream, weights.pools));
-  RETURN_IF_ERROR(ModelLoader(model, options, up).run(weights, progress));
+  RETURN_IF_ERROR(ModelLoader(model, options, up).run(cut(weights, config, options.rank.share), progress));
   return model;
 }
 

@@ -33,7 +33,9 @@
 // Floor    bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
 // The order of a token's sums is the same for up to 8 tokens, and for all that are more.
 #include <algorithm>
+#include <type_traits>
 
+#include "backend/cuda/kernels/common/word_sender.cuh"
 #include "backend/cuda/kernels/sm90/dense_decode.h"
 #include "backend/cuda/kernels/sm90/dense_decode_copy.cuh"
 
@@ -81,6 +83,29 @@ __device__ __forceinline__ void multiply(const RingAddress& ring, const DenseTas
     __syncwarp();
     if (arrives(lane == 0)) mbarrier_arrive(ring.free + cursor.stage * 8);
   }
+}
+
+// ---- epilogue of a rank ----
+
+template <class Epilogue>
+inline constexpr bool kSends = std::is_same_v<Epilogue, SentStore>;
+struct SentStoreReady {
+  StoreReady store;
+  uint32_t epoch;
+};
+__device__ inline SentStoreReady prepare(const SentStore& e, int weight_tile, int pair, int out_row, int) {
+  return {prepare(static_cast<const Store&>(e), weight_tile, pair, out_row, 0), epoch_of(e.sender)};
+}
+__device__ inline void finish(const SentStore& e, const SentStoreReady& ready, int weight_tile, int pair,
+                              int out_row, float v0, float v1) {
+  finish(e, ready.store, weight_tile, pair, out_row, v0, v1);
+  const int row = weight_tile * kWeightTileRows + pair / 8 * 16 + pair % 8;
+  const float v[2] = {v0, v1};
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+    if (row + 8 * h < e.rows)
+      send_word(e.sender, ready.epoch, out_row, row + 8 * h,
+                ready.store.before[h] + (v[h] + ready.store.bias[h]));
 }
 
 // ---- sums ----
@@ -239,7 +264,7 @@ __global__ void __launch_bounds__(TokenConfig<kTiles>::kThreads) __maxnreg__(kTi
     if (lane == 0) init_shared(s, cut, p.tokens);
     __syncwarp();
     cluster_arrive_relaxed();
-    launch_dependents();
+    if (!kSends<Epilogue>) launch_dependents();
     copy_tasks<Source>(s, dynamic, p, cut, part);
     __syncwarp();
     cluster_wait();
@@ -253,7 +278,7 @@ __global__ void __launch_bounds__(TokenConfig<kTiles>::kThreads) __maxnreg__(kTi
       kPrefetchesCode && kTiles == 1 && Source::kScaled && warp == T::kFinisher + T::kFinishers - 1;
   constexpr int kMultipliers = T::kMultipliers;
   const int first = part.first * kBlock, end = first + part.blocks * kBlock;
-  launch_dependents();
+  if (!kSends<Epilogue>) launch_dependents();
   if (warp < T::kFinisher) {
     const RowNorm<kMultipliers> row_norm(norm);
     cluster_wait();
@@ -289,6 +314,7 @@ __global__ void __launch_bounds__(TokenConfig<kTiles>::kThreads) __maxnreg__(kTi
   }
   if (warp < T::kFinisher) return;
   wait_for_predecessor();
+  if (kSends<Epilogue>) launch_dependents();
   if (warp == T::kFinisher && lane == 0) mbarrier_arrive(&s.started);
   finish_tasks(s, sums, p, cut, epilogue, part, warp - T::kFinisher, lane);
 }
@@ -364,9 +390,11 @@ Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const 
 template <class Source, class Epilogue>
 Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilogue& epilogue,
            cudaStream_t stream) {
-  if (x.tokens <= 8) return run_tiles<Source, 1>(w, x, norm, epilogue, stream);
-  if (x.tokens <= 16) return run_tiles<Source, 2>(w, x, norm, epilogue, stream);
-  return run_tiles<Source, 4>(w, x, norm, epilogue, stream);
+  if (kSends<Epilogue> || x.tokens <= 8) return run_tiles<Source, 1>(w, x, norm, epilogue, stream);
+  if constexpr (!kSends<Epilogue>) {
+    if (x.tokens <= 16) return run_tiles<Source, 2>(w, x, norm, epilogue, stream);
+    return run_tiles<Source, 4>(w, x, norm, epilogue, stream);
+  }
 }
 
 template <class Epilogue>
@@ -402,6 +430,9 @@ Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cud
   return run_kind(w, x, Norm{}, out, stream);
 }
 Status dense_decode(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream) {
+  return run_kind(w, x, Norm{}, out, stream);
+}
+Status dense_decode(const Matrix& w, const Activations& x, const SentStore& out, cudaStream_t stream) {
   return run_kind(w, x, Norm{}, out, stream);
 }
 Status dense_decode(const Matrix& w, const Norm& norm, const Store& out, cudaStream_t stream) {

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/kernels/common/gemm.h"
 #include "backend/cuda/kernels/common/route.h"
+#include "backend/cuda/kernels/common/word_sender.h"
 
 namespace moesaic::cuda::sm90 {
 
@@ -14,6 +15,11 @@ bool dense_decode_fits(int64_t cols, int tokens);
 // x: activations, dense.
 Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream);
 Status dense_decode(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream);
+// Of a rank: what is stored goes to the others as well. Up to 8 tokens.
+struct SentStore : Store {
+  WordSender sender;
+};
+Status dense_decode(const Matrix& w, const Activations& x, const SentStore& out, cudaStream_t stream);
 // The same for norm(x) of up to 8 rows, computed by every CTA for itself; norm.out is not written.
 // Nothing may be deferred.
 inline constexpr int kMostNormedCols = 4096;

@@ -34,8 +34,8 @@
 // Floor    bytes / bandwidth. Issue slots of a slab pair and warp: 230 for 8 tokens, 270 for 16, where
 //          four warps a scheduler have 1,260 cycles at 4.4 TB/s, and the finisher as many for all that it
 //          does.
+#include "backend/cuda/kernels/common/patience.cuh"
 #include "backend/cuda/kernels/sm90/gemm_split_k_parts.cuh"
-#include "backend/cuda/kernels/sm90/patience.cuh"
 
 namespace moesaic::cuda::sm90 {
 namespace {
@@ -55,7 +55,7 @@ struct SlabPairLoader {
   }
   __device__ void find_expert() {
     if (!range.done())
-      expert = p.weights + p.x.work_tiles[range.at.work_tile].expert * (kDown ? kFc2Bytes : kFc1Bytes);
+      expert = p.weights + p.x.work_tiles[range.at.work_tile].expert * expert_bytes<kDown>(p.layout);
   }
   __device__ void find_next() {
     next = range.done() ? nullptr : expert + static_cast<size_t>(range.at.slab_pair) * kSlabPairBytes;
@@ -145,7 +145,7 @@ __device__ void finish(SplitKShared& s, const SplitKParams& p) {
   using Out = std::conditional_t<kDown, float, __half>;
   const int lane = threadIdx.x & 31, row = lane / 2, token = lane % 2 * 4;
   const float factor = kWeightScale * p.x.factor;
-  SlabPairRange<kDown> range(p.x);
+  SlabPairRange<kDown> range(p.x, p.layout);
   SlabPairLoader<kDown> loader(p, range);
   for (int i = 0; i < kSplitKStages; ++i) {
     if (lane == 0) loader.load(s, i);

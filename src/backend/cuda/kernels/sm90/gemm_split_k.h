@@ -25,7 +25,7 @@ bool split_k_routes(const Route& route);
 
 // layout: of the second product's slabs; at most its sms CTAs run.
 // The first product and SwiGLU (alpha 1.702, limit 7). x: F16, work tiles of at most kSplitKTokens permuted
-// rows; h: [permuted rows, 2880] F16, times kHScale.
+// rows; h: [permuted rows, 2880] F16, times kHScale, from the column on that the first slab pair makes.
 Status split_k_up(const uint8_t* fc1, const SlabLayout& layout, const Activations& x,
                   const SplitKRoute& route, __half* h, cudaStream_t stream);
 // The second, whose biases stand in the slabs: out.bias is not used. route: as the first one had it.

@@ -56,16 +56,21 @@ struct WorkPosition {
   int work_tile, slab_pair;
 };
 inline constexpr int kSlabPairCost = 16;
+// Of an expert.
 template <bool kDown>
-inline constexpr int kWorkTileSlabPairs = kDown ? kFc1SlabPairs / 2 : kFc1SlabPairs;
+__device__ __forceinline__ int slab_pairs_of(const SlabLayout& layout) {
+  return kDown ? layout.fc2_all / 2 : layout.fc1_all;
+}
 
 // The slab pairs of this CTA, one work tile's after the other.
 template <bool kDown>
 struct SlabPairRange {
   WorkPosition at, end;  // behind the last work tile: {work_tiles, 0}
+  int each;              // slab pairs of a work tile
 
   // By a warp, a lane for each of 32 work tiles: one round of loads where there are no more.
-  __device__ explicit SlabPairRange(const Activations& x) {
+  __device__ SlabPairRange(const Activations& x, const SlabLayout& layout)
+      : each(slab_pairs_of<kDown>(layout)) {
     const int lane = threadIdx.x & 31;
     WorkTile work_tile = x.work_tiles[min(lane, x.tokens - 1)];
     const int work_tiles = *x.work_tile_count;
@@ -86,22 +91,22 @@ struct SlabPairRange {
     return work_tile.start + index * kSlabPairCost + cost(work_tile);
   }
   // The slab pair at which spent / grid is spent, if it is in the lanes' work tiles.
-  __device__ static void find(int spent, int base, int work_tiles, const WorkTile& work_tile,
-                              WorkPosition& place) {
+  __device__ void find(int spent, int base, int work_tiles, const WorkTile& work_tile,
+                       WorkPosition& place) const {
     const int index = base + (threadIdx.x & 31), grid = gridDim.x, own = cost(work_tile) * grid;
     const int rest = end_cost(work_tile, index) * grid - spent;
     const unsigned here = __ballot_sync(~0u, index < work_tiles && rest > 0 && rest <= own);
     if (here == 0) return;
     const int lane = __ffs(here) - 1;
-    place = {base + lane, __shfl_sync(~0u, (own - rest) * kWorkTileSlabPairs<kDown> / own, lane)};
+    place = {base + lane, __shfl_sync(~0u, (own - rest) * each / own, lane)};
   }
   __device__ bool done() const { return at.work_tile == end.work_tile && at.slab_pair == end.slab_pair; }
   __device__ int left_of_work_tile() const {
-    const int last = at.work_tile == end.work_tile ? end.slab_pair : kWorkTileSlabPairs<kDown>;
+    const int last = at.work_tile == end.work_tile ? end.slab_pair : each;
     return last - at.slab_pair;
   }
   __device__ void skip(int slab_pairs) {
-    if ((at.slab_pair += slab_pairs) == kWorkTileSlabPairs<kDown>) ++at.work_tile, at.slab_pair = 0;
+    if ((at.slab_pair += slab_pairs) == each) ++at.work_tile, at.slab_pair = 0;
   }
 };
 
@@ -235,7 +240,7 @@ struct SplitKConsumer {
 template <bool kDown>
 __device__ void consume(SplitKShared& s, const SplitKParams& p, int warp) {
   SplitKConsumer consumer(s, warp, threadIdx.x & 31);
-  SlabPairRange<kDown> range(p.x);
+  SlabPairRange<kDown> range(p.x, p.layout);
   wait_for_predecessor();
   while (!range.done()) {
     WorkTile work_tile = p.x.work_tiles[range.at.work_tile];

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kArrangeWarps * 32)
 WgmmaParams slab_params(const uint8_t* weights, const ActivationTiles& x, int rows, float factor) {
   return {.weights = weights,
           .x = x,
-          .row_tiles = rows / kTileRows,
+          .row_tiles = (rows + kTileRows - 1) / kTileRows,
           .weight_tiles = rows / kWeightTileRows,
           .stages = kBlocks / kBlocksPerWarp,
           .split = 1,
@@ -118,11 +118,11 @@ Status arrange(const void* x, const int32_t* rows, const ActivationTiles& tiles,
 
 Status wgmma_experts(const uint8_t* fc1, const ActivationTiles& x, float factor, const WgmmaSwiGlu& out,
                      cudaStream_t stream) {
-  return launch_wgmma<SlabWeights<false>>(slab_params(fc1, x, 2 * kHidden, factor), out, stream);
+  return launch_wgmma<SlabWeights<false>>(slab_params(fc1, x, 2 * out.columns, factor), out, stream);
 }
 Status wgmma_experts(const uint8_t* fc2, const ActivationTiles& x, float factor, const Store& out,
                      cudaStream_t stream) {
-  return launch_wgmma<SlabWeights<true>>(slab_params(fc2, x, kHidden, factor), out, stream);
+  return launch_wgmma<SlabWeights<true>>(slab_params(fc2, x, out.rows, factor), out, stream);
 }
 
 Status wgmma_dense(const Matrix& w, const ActivationTiles& x, float factor, const Store& out,

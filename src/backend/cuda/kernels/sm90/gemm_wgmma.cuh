@@ -248,7 +248,7 @@ __device__ __forceinline__ void contract(const WgmmaParams& p, const Plan& plan,
 struct OutputTile {
   WorkTile work_tile;
   int row;           // of the matrix, the warp's first of 16
-  int weight_tiles;  // dense: of the matrix
+  int weight_tiles;  // of the matrix
   float factor[2];   // of rows lane / 4 and + 8
   uint8_t* staging;
 };
@@ -359,8 +359,9 @@ template <int kSums>
 __device__ __forceinline__ void finish_tile(const WgmmaSwiGlu& e, const OutputTile& at,
                                             const float (&sum)[kSums]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4, odd = g % 2;
+  if (at.row / kWeightTileRows >= at.weight_tiles) return;  // none of the warpgroup's rows is there
   const int column = at.row / 2 + 4 * odd + g / 2;
-  const int64_t bias = static_cast<int64_t>(at.work_tile.expert) * kHidden + column;
+  const int64_t bias = static_cast<int64_t>(at.work_tile.expert) * e.columns + column;
   const float gate_bias = e.gate_bias[bias], up_bias = e.up_bias[bias];
   const float mine = odd ? at.factor[1] : at.factor[0];
   const float theirs = __shfl_xor_sync(~0u, odd ? at.factor[0] : at.factor[1], 4);
@@ -379,7 +380,8 @@ __device__ __forceinline__ void finish_tile(const WgmmaSwiGlu& e, const OutputTi
       to[(8 * i + lane % 4 * 2 + k) * 32] = __float2half_rn(y * kHScale);
     }
   }
-  const int block = at.row / 64, width = tile_width(at.work_tile.count), group = threadIdx.x / 128 + 1;
+  const int block = e.first / kBlock + at.row / 64, width = tile_width(at.work_tile.count),
+            group = threadIdx.x / 128 + 1;
   warpgroup_barrier(group);
   uint8_t* out = e.out + static_cast<int64_t>(at.work_tile.start) * (kHidden * 2) +
                  static_cast<int64_t>(block / 2) * width * 128;

@@ -44,12 +44,13 @@ Status arrange(const void* x, const int32_t* rows, const ActivationTiles& tiles,
 // times kHScale.
 struct WgmmaSwiGlu {
   uint8_t* out = nullptr;
-  const float* gate_bias = nullptr;  // [experts, 2880]
+  const float* gate_bias = nullptr;  // [experts, columns]
   const float* up_bias = nullptr;
+  int first = 0, columns = slabs::kHidden;  // of h, which these weights make: multiples of 32
 };
 Status wgmma_experts(const uint8_t* fc1, const ActivationTiles& x, float factor, const WgmmaSwiGlu& out,
                      cudaStream_t stream);
-// The second: out[permuted_row, row] = value + bias.
+// The second: out[permuted_row, row] = value + bias, of out.rows rows.
 Status wgmma_experts(const uint8_t* fc2, const ActivationTiles& x, float factor, const Store& out,
                      cudaStream_t stream);
 

@@ -32,7 +32,7 @@ struct WgmmaParams {
   const uint8_t* tops;
   ActivationTiles x;
   int row_tiles;     // of an expert
-  int weight_tiles;  // dense: of 32 rows
+  int weight_tiles;  // of 32 rows
   int stages;        // along the contraction
   int split;         // dense: ActivationTiles::split
   float factor;
@@ -73,7 +73,6 @@ template <bool kDown>
 struct SlabWeights {
   static constexpr bool kBf16 = false, kGrouped = true;
   static constexpr int kBlocks = kBlocksPerWarp, kStageBytes = 2 * kWarpBytes;
-  static constexpr size_t kExpertBytes = kDown ? kFc2Bytes : kFc1Bytes;
   uint32_t words[2][6];
   __half2 factors[2][3];  // of two blocks each
 
@@ -87,8 +86,10 @@ struct SlabWeights {
     const uint8_t* slab;  // the upper one, this lane's next 16 bytes
     int slab_pair;        // counted from FC2's first one made of single slabs
     Tops tops;
+    // Rows that are not there, which nobody stores, are the last ones.
     __device__ void open(const WgmmaParams& p, int expert, int row, int, int lane) {
-      const uint8_t* weights = p.weights + expert * kExpertBytes;
+      const uint8_t* weights = p.weights + expert * expert_bytes<kDown>(p.x.layout);
+      row = min(row, p.weight_tiles * kWeightTileRows - 16);
       slab = weights + slab_offset(p.x.layout, kDown, row / 8, 0, lane * 16);
       slab_pair = row / 16 - p.x.layout.fc2_slab_pairs;
 #pragma unroll

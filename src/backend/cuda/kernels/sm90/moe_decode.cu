@@ -17,7 +17,8 @@
 //          over the CTAs.
 //          FC2: a CTA owns rows of every expert: whole slab pairs, and mostly 8 rows more, a slab that
 //          shares a slab pair with that of another expert. Those with fewer rows have more of FC1
-//          (Deal). No partial sum leaves a CTA, no atomics; the order of every sum is fixed and depends
+//          (Deal). A rank has some of FC1's slab pairs and of FC2's rows, and h goes to all ranks. No
+//          partial sum leaves a CTA, no atomics; the order of every sum is fixed and depends
 //          neither on the batch nor on the grid, so a token gets the same bits alone and in any batch.
 // CTA      17 warps: 0 producer (bulk copies, global -> shared ring, a slab pair per stage, in thirds
 //          of 30 blocks),
@@ -51,6 +52,7 @@
 //          thread: a quarter of a multiprocessor has five of the 17 warps.
 // Floor    bytes / bandwidth: 12 us for one token on an H200; see docs/lab for what is
 //          reached.
+#include "backend/cuda/kernels/common/word_sender.cuh"
 #include "backend/cuda/kernels/sm90/moe_decode.h"
 #include "backend/cuda/kernels/sm90/moe_decode_consume.cuh"
 
@@ -105,19 +107,20 @@ template <class C>
 __device__ void produce(MoeDecodeShared<C>& s, const Params& p, int experts) {
   SlabStream<C> stream{s, evict_first_policy()};
   const Deal<C> deal(p);
+  const size_t fc1_bytes = deal.layout.fc1_bytes(), fc2_bytes = deal.layout.fc2_bytes();
   for (int i = 0; i < experts; ++i)
-    for (int slab_pair = deal.fc1_place(i); slab_pair < kFc1SlabPairs; slab_pair += deal.sms())
-      stream.slab_pair(p.fc1 + s.expert_id[i] * kFc1Bytes + (size_t)slab_pair * kSlabPairBytes);
+    for (int slab_pair = deal.fc1_place(i); slab_pair < deal.fc1_all(); slab_pair += deal.sms())
+      stream.slab_pair(p.fc1 + s.expert_id[i] * fc1_bytes + (size_t)slab_pair * kSlabPairBytes);
   mbarrier_wait(&s.planned, 0);
   const int n = s.item_count;
   const size_t single = deal.tail_at();
   for (int i = experts; i < n; ++i) {
     const Item u = load_item(s, i);
-    const uint8_t* a = p.fc2 + u.a * kFc2Bytes;
+    const uint8_t* a = p.fc2 + u.a * fc2_bytes;
     if (u.kind == 1)
       for (int k = 0; k < deal.fc2_slab_pairs(); ++k) stream.slab_pair(a + deal.slab_pair_at(k));
     else
-      stream.slabs(a + single, u.b == kNone ? nullptr : p.fc2 + u.b * kFc2Bytes + single);
+      stream.slabs(a + single, u.b == kNone ? nullptr : p.fc2 + u.b * fc2_bytes + single);
   }
 }
 
@@ -126,6 +129,7 @@ __device__ void produce(MoeDecodeShared<C>& s, const Params& p, int experts) {
 template <class C>
 __device__ void produce_one(MoeDecodeShared<C>& s, const Params& p) {
   const Deal<C> deal(p);
+  const size_t fc1_bytes = deal.layout.fc1_bytes(), fc2_bytes = deal.layout.fc2_bytes();
   const uint8_t* first = p.fc1 + (size_t)deal.fc1_place(0) * kSlabPairBytes;
   uint64_t policy = evict_first_policy();
   materialize(first, policy, p.logits, p.experts);
@@ -133,12 +137,12 @@ __device__ void produce_one(MoeDecodeShared<C>& s, const Params& p) {
   int expert = likeliest(p);
   if (threadIdx.x > 0) return;
   SlabStream<C> stream{s, policy};
-  stream.slab_pair(first + expert * kFc1Bytes);
+  if (deal.has_first()) stream.slab_pair(first + expert * fc1_bytes);
 #pragma unroll 1
   for (int e = 0;;) {
-    for (int slab_pair = deal.fc1_place(e) + (e == 0 ? deal.sms() : 0); slab_pair < kFc1SlabPairs;
+    for (int slab_pair = deal.fc1_place(e) + (e == 0 ? deal.sms() : 0); slab_pair < deal.fc1_all();
          slab_pair += deal.sms())
-      stream.slab_pair(p.fc1 + expert * kFc1Bytes + (size_t)slab_pair * kSlabPairBytes);
+      stream.slab_pair(p.fc1 + expert * fc1_bytes + (size_t)slab_pair * kSlabPairBytes);
     if (++e == kTopK) break;
     if (e == 1) mbarrier_wait(&s.sorted, 0);
     expert = s.pair_expert[e];
@@ -146,11 +150,11 @@ __device__ void produce_one(MoeDecodeShared<C>& s, const Params& p) {
   const size_t single = deal.tail_at();
   for (int step = 0; step < kFc2Steps; ++step) {
     const int e = step_expert(step);
-    const uint8_t* a = p.fc2 + s.pair_expert[e] * kFc2Bytes;
+    const uint8_t* a = p.fc2 + s.pair_expert[e] * fc2_bytes;
     if (!is_tail(step))
       for (int k = 0; k < deal.fc2_slab_pairs(); ++k) stream.slab_pair(a + deal.slab_pair_at(k));
     else if (deal.has_tail())
-      stream.slabs(a + single, p.fc2 + s.pair_expert[e + 1] * kFc2Bytes + single);
+      stream.slabs(a + single, p.fc2 + s.pair_expert[e + 1] * fc2_bytes + single);
   }
 }
 
@@ -165,15 +169,30 @@ __device__ __forceinline__ float sum_consumers(const float (&red)[kConsumers][Ro
   return sum + __shfl_xor_sync(~0u, sum, 16);
 }
 
-// Writes h of 16 rows (gate, up interleaved) as four words.
-__device__ __forceinline__ void store_h(half* h, float v) {
+// Writes h of 16 rows (gate, up interleaved) as four words, `at` halves behind the first; for all ranks.
+template <class C>
+__device__ __forceinline__ void store_h(const Params& p, int at, float v) {
   const int lane = threadIdx.x & 31;
   const float up = __shfl_down_sync(~0u, v, 1);
   const float mine = swiglu(v, up) * kHScale;
   const float next = __shfl_down_sync(~0u, mine, 2);
   const half2 pair = __floats2half2_rn(mine, next);
-  if (lane < 16 && (lane & 3) == 0)
-    *reinterpret_cast<volatile uint32_t*>(h + (lane >> 1)) = *reinterpret_cast<const uint32_t*>(&pair);
+  if (lane >= 16 || (lane & 3) != 0) return;
+  const uint32_t word = *reinterpret_cast<const uint32_t*>(&pair);
+  at += lane >> 1;
+  if (C::kSms == 0) at += p.h_first;
+  *reinterpret_cast<volatile uint32_t*>(p.h + at) = word;
+  if constexpr (C::kSms == 0) {
+#pragma unroll
+    for (int i = 0; i < kMostRanks - 1; ++i)
+      if (i < p.peers) *reinterpret_cast<volatile uint32_t*>(p.peer_h[i] + at) = word;
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void store_out(const Params& p, int token, int row, float value) {
+  p.out[(size_t)token * kHidden + row] = value;
+  if (C::kSms == 0 && p.sender.peers > 0) send_word(p.sender, epoch_of(p.sender), token, row, value);
 }
 
 template <class C>
@@ -219,7 +238,7 @@ __device__ void finish(MoeDecodeShared<C>& s, const Params& p) {
     const Item u = load_item(s, i);
     int token = s.pair_token[u.pair0];
     float factor = u.kind == 0 ? kWeightScale * s.x_scale[token] : s.pair_weight[u.pair0];
-    half* h = p.h + (size_t)u.pair0 * kHidden + u.first_slab_pair * 8;
+    int h = u.pair0 * kHidden + u.first_slab_pair * 8;
     for (int k = 0; k < u.slab_pairs; ++k, h += deal.sms() * 8) {
       const Stage<C>& stage = s.stages[slot.index];
       mbarrier_wait(&s.stages[slot.index].done, slot.phase);
@@ -228,7 +247,7 @@ __device__ void finish(MoeDecodeShared<C>& s, const Params& p) {
       if (u.columns == 1) release_stage(s, slot);
       for (int c = 0;;) {
         if (u.kind == 0) {
-          store_h(h + (size_t)c * kHidden, fmaf(sum, factor, bias));
+          store_h<C>(p, h + c * kHidden, fmaf(sum, factor, bias));
         } else {
           const float y = fc2_value(sum, bias, factor);
           float& out = s.out[token][u.kind == 1 ? (C::kOneSlabPair ? 0 : 16 * k) + row
@@ -249,7 +268,7 @@ __device__ void finish(MoeDecodeShared<C>& s, const Params& p) {
     }
   }
   own_rows([&](int r, int at) {
-    for (int m = 0; m < p.tokens; ++m) p.out[(size_t)m * kHidden + at] = s.out[m][r];
+    for (int m = 0; m < p.tokens; ++m) store_out<C>(p, m, at, s.out[m][r]);
   });
 }
 
@@ -335,7 +354,7 @@ struct SlabPairsSums {
 #pragma unroll
       for (int i = 0; i < kTopK; ++i)
         out = __fadd_rn(out, by_id([&](int e) { return s.out[e][r]; }, i, below));
-      p.out[at] = out;
+      store_out<C>(p, 0, at, out);
     }
   }
 };
@@ -350,11 +369,11 @@ __device__ void finish_one(MoeDecodeShared<C>& s, const Params& p) {
   if (arrives(lane == 0)) mbarrier_arrive(&s.sorted);
   RingPlace<C::kStages> slot;
   for (int e = 0; e < kTopK; ++e) {
-    for (int slab_pair = deal.fc1_place(e); slab_pair < kFc1SlabPairs; slab_pair += deal.sms()) {
+    for (int slab_pair = deal.fc1_place(e); slab_pair < deal.fc1_all(); slab_pair += deal.sms()) {
       mbarrier_wait(&s.stages[slot.index].done, slot.phase);
       const float bias = slab_pair_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, 0);
       release_stage(s, slot);
-      store_h(p.h + e * kHidden + slab_pair * 8, fmaf(sum, scale, bias));
+      store_h<C>(p, e * kHidden + slab_pair * 8, fmaf(sum, scale, bias));
     }
   }
   weigh_experts(s);
@@ -383,8 +402,10 @@ __global__ void __maxnreg__(kMostRegisters) moe_decode_kernel(const Params p) {
   MoeDecodeShared<C>& s = *reinterpret_cast<MoeDecodeShared<C>*>(raw);
   const int warp = threadIdx.x >> 5;
   init_shared(s);
-  launch_dependents();
+  const bool sends = C::kSms == 0 && p.sender.peers > 0;
+  if (!sends) launch_dependents();
   if (!C::kResident || warp > 0) wait_for_predecessor();
+  if (sends && warp == 1) launch_dependents();
   if constexpr (C::kResident) {
     if (warp == 0) {
       produce_one(s, p);
@@ -449,19 +470,23 @@ Status run_any(const Params& p, cudaStream_t stream) {
   if (p.tokens == 2) return run<typename Of::TwoTokens>(p, stream);
   return p.tokens <= 4 ? run<typename Of::FourTokens>(p, stream) : run<typename Of::EightTokens>(p, stream);
 }
+// There is code for these numbers of CTAs and slabs alone.
+bool is_full(const SlabLayout& layout) {
+  return layout.sms == kFullSms && layout.fc1_all == kFc1SlabPairs && layout.fc2_all == kFc2Slabs;
+}
 
 }  // namespace
 
 Status prepare_moe_decode(const SlabLayout& layout) {
   if (layout.sms < kFewestSms || layout.sms > kMostSms)
     return Status(StatusCode::kUnsupported, "cuda: the decode kernel of the experts needs 16 to 180 SMs");
-  return layout.sms == kFullSms ? prepare_all<Configs<kFullSms>>() : prepare_all<Configs<0>>();
+  return is_full(layout) ? prepare_all<Configs<kFullSms>>() : prepare_all<Configs<0>>();
 }
 
 Status moe_decode(const MoeDecode& p, cudaStream_t stream) {
   if (p.tokens < 1 || p.tokens > 8)
     return Status(StatusCode::kInvalidArgument, "cuda: the decode kernel of the experts takes 1 to 8 tokens");
-  return p.layout.sms == kFullSms ? run_any<Configs<kFullSms>>(p, stream) : run_any<Configs<0>>(p, stream);
+  return is_full(p.layout) ? run_any<Configs<kFullSms>>(p, stream) : run_any<Configs<0>>(p, stream);
 }
 
 }  // namespace moesaic::cuda::sm90

@@ -5,25 +5,33 @@
 // beyond.
 #pragma once
 
+#include "backend/cuda/kernels/common/word_sender.h"
 #include "backend/cuda/layout/slab_layout.h"
 #include "backend/cuda/runtime/device.h"
+#include "core/rank_share.h"
 
 namespace moesaic::cuda::sm90 {
 
 struct MoeDecode {
-  const uint8_t* fc1;    // [experts][kFc1Bytes]
-  const uint8_t* fc2;    // [experts][kFc2Bytes]
+  const uint8_t* fc1;    // [experts][layout.fc1_bytes()]
+  const uint8_t* fc2;    // [experts][layout.fc2_bytes()]
   const __half* x;       // [tokens][2880], normalised
   const float* x_scale;  // [tokens]
   const float* logits;   // [tokens][experts], the router's
   int experts;
-  const float* residual;  // [tokens][2880]
-  float* out;             // [tokens][2880]
+  const float* residual;  // [tokens][2880], from the first row of fc2 on
+  float* out;             // [tokens][2880], the same
   __half* h;              // [tokens*4][2880] scratch, all kEmpty at start
   __half* h_clear;        // scratch of another launch, filled with kEmpty here
   int clear_vectors;      // 16-byte vectors of h_clear
   int tokens;
-  SlabLayout layout;  // of fc2; its sms CTAs run
+  SlabLayout layout;  // its sms CTAs run
+  // Of a rank: the column of h that fc1's first slab pair makes, and the other ranks' h, which get what this
+  // rank makes of it. Their h_clear is cleared as this one's is.
+  int h_first = 0;
+  int peers = 0;
+  __half* peer_h[kMostRanks - 1] = {};
+  WordSender sender;  // of out
   int* fault;  // becomes kGaveUp (kernels/common/gave_up.h) if CTAs waited too long; may be the host's memory
 };
 

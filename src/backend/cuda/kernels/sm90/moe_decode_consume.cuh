@@ -1,7 +1,7 @@
 // The consumer warps of the decode MoE operator: activations, dequantisation in registers, mma.sync.
 #pragma once
+#include "backend/cuda/kernels/common/patience.cuh"
 #include "backend/cuda/kernels/sm90/moe_decode_parts.cuh"
-#include "backend/cuda/kernels/sm90/patience.cuh"
 
 namespace moesaic::cuda::sm90 {
 
@@ -244,9 +244,11 @@ __device__ void consume_one(MoeDecodeShared<C>& s, const Params& p, int warp) {
   load_columns(s, b, one, warp, 1, C::kXSlot);
   int slab_pairs = 0;
   for (int e = 0; e < kTopK; ++e) slab_pairs += deal.fc1_slab_pairs(deal.fc1_place(e));
+  const int early = C::kSms > 0 ? slab_pairs - 3 : max(slab_pairs - 3, 0);
+  if (C::kSms == 0 && slab_pairs == 0) request(0, 2);
 #pragma unroll 1
   for (int k = 0; k < slab_pairs; ++k) {
-    if (k == slab_pairs - 3) request(0, 2);
+    if (k == early) request(0, 2);
     consume_slab_pair<C, 6>(s, b, warp, 1, slot);
   }
   request(2, 1);
@@ -266,8 +268,8 @@ __device__ void consume_one(MoeDecodeShared<C>& s, const Params& p, int warp) {
         if (a > 0) {
           cp_async_wait_group<0>();
           wait_for_own(e);
-          __syncwarp();
         }
+        if (a > 0 || C::kSms == 0) __syncwarp();  // of a rank, no slab pair need have come between
         load_columns(s, b, two, warp, 2, a | (a + 1) << 4);
         consume_slab_pair<C, 2>(s, b, warp, 2, slot);
       }

@@ -175,6 +175,9 @@ struct Deal {
 
   __device__ __forceinline__ explicit Deal(const Params& p)
       : layout(C::kSms > 0 ? slab_layout(C::kSms > 0 ? C::kSms : 1) : p.layout) {}
+  // Some CTAs of a rank have no slab pair of an expert.
+  __device__ __forceinline__ bool has_first() const { return C::kSms > 0 || fc1_place(0) < fc1_all(); }
+  __device__ __forceinline__ int fc1_all() const { return layout.fc1_all; }
   __device__ __forceinline__ int sms() const { return layout.sms; }
 
   // FC1's slab pairs of the i-th expert are dealt in rounds of `sms`; this is the CTA's place in a round. The
@@ -182,7 +185,7 @@ struct Deal {
   // the same of FC2, the places rotate from expert to expert, so that all get as many.
   __device__ __forceinline__ int fc1_place(int i) const {
     const int cta = blockIdx.x, longer = layout.longer() > 0 ? layout.longer() : layout.fc2_singles();
-    const int others = layout.sms - longer, left = kFc1SlabPairs % layout.sms;
+    const int others = layout.sms - longer, left = layout.fc1_all % layout.sms;
     if (cta < longer) return others + turned(cta, left > others ? others - left : 0, i, longer);
     return turned(cta - longer, left < others ? -left : 0, i, others);
   }
@@ -192,7 +195,7 @@ struct Deal {
   }
   // Slab pairs of an expert at such a place.
   __device__ __forceinline__ int fc1_slab_pairs(int place) const {
-    return (kFc1SlabPairs - 1 - place) / layout.sms + 1;
+    return (layout.fc1_all - 1 - place + layout.sms) / layout.sms;
   }
 
   // FC2: whole slab pairs, and a single slab (the tail).

@@ -79,6 +79,11 @@ __device__ __forceinline__ Strides strides(bool down, int slab_pair) {
   return down && slab_pair >= 0 ? Strides{kSlabBytes, kSlabThird} : Strides{kSlabThird, kSlabPairThird};
 }
 
+template <bool kDown>
+__host__ __device__ inline size_t expert_bytes(const SlabLayout& layout) {
+  return kDown ? layout.fc2_bytes() : layout.fc1_bytes();
+}
+
 // Offset of byte `at` of third `third` of a slab inside one expert's matrix.
 __device__ inline size_t slab_offset(const SlabLayout& layout, bool down, int slab, int third, int at) {
   const Strides by = strides(down, slab / 2 - layout.fc2_slab_pairs);

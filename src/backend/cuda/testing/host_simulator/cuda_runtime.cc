@@ -122,6 +122,8 @@ const char* cudaGetErrorString(cudaError_t) { return "an error"; }
 const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaDeviceCanAccessPeer(int* reaches, int, int) { return *reaches = 0, cudaSuccess; }
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaErrorNotSupported; }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* left, size_t* total) { return *left = *total = 0, cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {

@@ -57,6 +57,48 @@ struct Tokens {
     return out;
   }
 
+  // By ranks of so many multiprocessors each, at once.
+  template <class C>
+  std::vector<float> run_ranks(int ranks, int tokens, int sms) const {
+    struct Rank {
+      Experts experts;
+      std::vector<__half> h, cleared;
+      int fault = 0;
+    };
+    const auto empty = __half(__half_raw{.x = 0xFFFF});
+    const std::vector<__half> unwritten(static_cast<size_t>(tokens) * kTopK * kHidden, empty);
+    std::vector<float> out(static_cast<size_t>(tokens) * kHidden);
+    std::vector<Rank> all;
+    for (int rank = 0; rank < ranks; ++rank)
+      all.push_back({Experts(sms, {rank, ranks}), unwritten, unwritten});
+    std::vector<Params> params;
+    for (Rank& rank : all) {
+      const int64_t first = rank.experts.rows.first;
+      Params& p = params.emplace_back(Params{.fc1 = rank.experts.fc1.data(),
+                                             .fc2 = rank.experts.fc2.data(),
+                                             .x = x.data(),
+                                             .x_scale = scale.data(),
+                                             .logits = logits.data(),
+                                             .experts = kExperts,
+                                             .residual = residual.data() + first,
+                                             .out = out.data() + first,
+                                             .h = rank.h.data(),
+                                             .h_clear = rank.cleared.data(),
+                                             .clear_vectors = static_cast<int>(rank.cleared.size() / 8),
+                                             .tokens = tokens,
+                                             .layout = rank.experts.layout,
+                                             .h_first = static_cast<int>(first),
+                                             .fault = &rank.fault});
+      for (Rank& other : all)
+        if (&other != &rank) p.peer_h[p.peers++] = other.h.data();
+    }
+    EXPECT_TRUE(on_host::run_at_once(
+        sms, kThreads, {raw, sizeof(MoeDecodeShared<C>)}, [&] { moe_decode_kernel<C>(params[blockIdx.z]); },
+        1, ranks));
+    for (const Rank& rank : all) EXPECT_EQ(rank.fault, 0);
+    return out;
+  }
+
   // As the reference backend has it, h in F32.
   std::vector<double> expected(int token) const {
     std::vector<float> in(kHidden);
@@ -122,10 +164,23 @@ TEST_P(DecodeExpertsOnSms, GiveTheBitsOfTheFullDevice) {
 INSTANTIATE_TEST_SUITE_P(Sms, DecodeExpertsOnSms, testing::Values(114, 78, 17),
                          testing::PrintToStringParamName());
 
+// A rank has some of the rows, and its CTAs may have none of an expert.
+TEST(DecodeExperts, OfRanksGiveTheBitsOfOne) {
+  const Tokens tokens;
+  const std::vector<float> want = tokens.run<Full::EightTokens>(8);
+  const auto is_wanted = [&](const std::vector<float>& got) {
+    return std::equal(got.begin(), got.end(), want.begin());
+  };
+  EXPECT_TRUE(is_wanted(tokens.run_ranks<Any::OneToken>(8, 1, 50)));
+  EXPECT_TRUE(is_wanted(tokens.run_ranks<Any::EightTokens>(2, 8, 17)));
+}
+
 // Every row of FC2 has one owner, and nobody has two slabs more than another.
-TEST(SlabLayout, DealsEveryRowOnce) {
+class DealtSlabs : public testing::TestWithParam<int> {};
+TEST_P(DealtSlabs, HaveOneOwnerEach) {
   for (int sms = kFewestSms; sms <= kMostSms; ++sms) {
-    const SlabLayout layout = slab_layout(sms);
+    const int slabs = GetParam();
+    const SlabLayout layout = slab_layout(sms, slabs, slabs);
     std::vector<int> slab_pair_owners(layout.fc2_slab_pairs), single_owners(layout.fc2_singles());
     int least = kHidden, most = 0;
     for (int cta = 0; cta < sms; ++cta) {
@@ -142,6 +197,9 @@ TEST(SlabLayout, DealsEveryRowOnce) {
     EXPECT_EQ(most, layout.most_rows()) << sms;
   }
 }
+// Of one to eight ranks.
+INSTANTIATE_TEST_SUITE_P(Slabs, DealtSlabs, testing::Values(360, 180, 120, 92, 88, 72, 48, 44),
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace moesaic::cuda::sm90

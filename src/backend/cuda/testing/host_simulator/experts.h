@@ -18,15 +18,18 @@ namespace moesaic::cuda::sm90 {
 inline constexpr int kExperts = 5;
 enum Part { kGatePart, kUpPart, kDownPart, kParts };
 
-// Random experts, as they were stored and as slabs for a device of so many multiprocessors.
+// Random experts, as they were stored and as a rank's slabs for a device of so many multiprocessors.
 struct Experts {
+  Range rows;  // of the rank: of each section
   SlabLayout layout;
   std::vector<uint8_t> codes[kParts], scales[kParts];
   std::vector<float> bias[kParts];  // representable in BF16
   std::vector<uint8_t> fc1, fc2;
   int fault = 0;
 
-  explicit Experts(int sms) : layout(slab_layout(sms)) {
+  explicit Experts(int sms, const RankShare& share = {})
+      : rows(share.rows(kHidden)),
+        layout(slab_layout(sms, static_cast<int>(rows.count) / 8, static_cast<int>(rows.count) / 8)) {
     std::mt19937 rng(3);
     for (int part = 0; part < kParts; ++part) {
       codes[part].resize(size_t{kExperts} * kHidden * kHidden / 2);
@@ -36,8 +39,8 @@ struct Experts {
       for (uint8_t& x : scales[part]) x = static_cast<uint8_t>(117 + rng() % 5);
       for (float& x : bias[part]) x = static_cast<float>(static_cast<int>(rng() % 256) - 128) / 128;
     }
-    pack(false, kGatePart, kUpPart, kFc1Bytes, fc1);
-    pack(true, kDownPart, kDownPart, kFc2Bytes, fc2);
+    pack(false, kGatePart, kUpPart, layout.fc1_bytes(), fc1);
+    pack(true, kDownPart, kDownPart, layout.fc2_bytes(), fc2);
   }
   Raw raw(Part part) const {
     return {.format = Format::kMxfp4,
@@ -49,17 +52,31 @@ struct Experts {
             .expert_stride = int64_t{kHidden} * kHidden / 2,
             .expert_scale_stride = int64_t{kHidden} * kBlocks};
   }
+  Raw own_raw(Part part) const {
+    Raw r = raw(part);
+    r.rows = rows.count, r.data += rows.first * r.row_stride, r.scales += rows.first * r.scale_stride;
+    return r;
+  }
+  std::vector<float> own_bias(Part part) const {
+    std::vector<float> own;
+    for (int e = 0; e < kExperts; ++e) {
+      const auto from = bias[part].begin() + e * kHidden + rows.first;
+      own.insert(own.end(), from, from + rows.count);
+    }
+    return own;
+  }
   void pack(bool down, Part first, Part second, size_t expert_bytes, std::vector<uint8_t>& out) {
     out.resize(kExperts * expert_bytes);
-    const SlabParams p{.source = {raw(first), raw(second)},
+    const std::vector<float> first_bias = own_bias(first), second_bias = own_bias(second);
+    const SlabParams p{.source = {own_raw(first), own_raw(second)},
                        .down = down,
                        .layout = layout,
                        .experts = kExperts,
-                       .bias = {bias[first].data(), bias[second].data()},
+                       .bias = {first_bias.data(), second_bias.data()},
                        .out = out.data(),
                        .expert_bytes = expert_bytes,
                        .fault = &fault};
-    const dim3 grid(down ? kHidden / 8 : 2 * kFc1SlabPairs, kExperts);
+    const dim3 grid(down ? layout.fc2_all : 2 * layout.fc1_all, kExperts);
     EXPECT_TRUE(on_host::run_in_turn(grid, 32, {}, [&] { slab_kernel(p); }));
   }
 

@@ -124,6 +124,9 @@ Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cud
 Status dense_decode(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream) {
   return decode(w, x, out, stream);
 }
+Status dense_decode(const Matrix&, const Activations&, const SentStore&, cudaStream_t) {
+  return absent("ranks");
+}
 Status dense_decode(const Matrix& w, const Norm& x, const Store& out, cudaStream_t stream) {
   return decode_normed(w, x, out, stream);
 }

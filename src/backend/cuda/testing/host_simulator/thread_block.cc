@@ -127,16 +127,17 @@ bool run_in_turn(dim3 grid, int threads, std::span<uint8_t> shared, const std::f
 }
 
 bool run_at_once(unsigned blocks, int threads, std::span<uint8_t> shared, const std::function<void()>& kernel,
-                 unsigned cluster) {
+                 unsigned cluster, unsigned devices) {
+  const unsigned count = blocks * devices;
   std::vector<ThreadBlock> all;
-  all.reserve(blocks);
-  std::vector<std::vector<uint8_t>> memories(blocks, std::vector<uint8_t>(shared.size(), kUnwritten));
-  for (unsigned i = 0; i < blocks; ++i)
-    all.emplace_back(threads, shared.data()).begin({i, 0, 0}, dim3(blocks), kernel);
-  for (unsigned i = 0; i < blocks; ++i)
+  all.reserve(count);
+  std::vector<std::vector<uint8_t>> memories(count, std::vector<uint8_t>(shared.size(), kUnwritten));
+  for (unsigned i = 0; i < count; ++i)
+    all.emplace_back(threads, shared.data()).begin({i % blocks, 0, i / blocks}, dim3(blocks), kernel);
+  for (unsigned i = 0; i < count; ++i)
     all[i].join_cluster(&all[i / cluster * cluster], static_cast<int>(cluster), memories[i].data());
   for (int idle = 0; idle < kIdleRounds && !std::ranges::all_of(all, &ThreadBlock::done); ++idle) {
-    for (unsigned i = 0; i < blocks; ++i) {
+    for (unsigned i = 0; i < count; ++i) {
       if (all[i].done()) continue;
       std::ranges::copy(memories[i], shared.begin());
       if (all[i].advance()) idle = 0;

@@ -154,10 +154,11 @@ class ThreadBlock {
 };
 
 // A grid's blocks, one after the other, or all at once, as they are on a device that has room for them, in
-// clusters of so many. False if threads wait forever.
+// clusters of so many. devices: that many grids at once; blockIdx.z says of which. False if threads wait
+// forever.
 bool run_in_turn(dim3 grid, int threads, std::span<uint8_t> shared, const std::function<void()>& kernel);
 bool run_at_once(unsigned blocks, int threads, std::span<uint8_t> shared, const std::function<void()>& kernel,
-                 unsigned cluster = 1);
+                 unsigned cluster = 1, unsigned devices = 1);
 
 template <class T>
 class ThreadBlock::Brought {

@@ -1,0 +1,80 @@
+// Several GPUs as the ranks of a model: what they answer is what one does.
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "api/ranks_test.h"
+#include "base/temporary_folder.h"
+
+namespace moesaic {
+namespace {
+
+// Before anything of this process uses CUDA (BackendOptions::tp).
+const bool kLoadsAtOnce = setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0;
+
+int gpus() {
+  return static_cast<int>(std::ranges::count_if(
+      list_devices(), [](const DeviceInfo& d) { return d.backend == "cuda" && d.usable; }));
+}
+
+// A tokenizer of gpt-oss's size: single bytes, then strings of three.
+std::string tokenizer_file(const TemporaryFolder& folder) {
+  constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const std::string path = folder.path() + "/all.tiktoken";
+  std::ofstream out(path);
+  const auto digit = [&](int i) { return kDigits[i & 63]; };
+  for (int i = 0; i < 256; ++i) out << digit(i >> 2) << digit(i << 4) << "== " << i << "\n";
+  for (int i = 256; i < 199998; ++i)
+    out << digit(i >> 18) << digit(i >> 12) << digit(i >> 6) << digit(i) << ' ' << i << "\n";
+  return path;
+}
+
+struct Load {
+  int requests, prompt, tokens, batch;
+};
+struct Case {
+  const char* name;
+  std::string model;
+  bool batch_invariant;
+};
+
+class CudaRanks : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (gpus() < 2) GTEST_SKIP() << "this machine has fewer than two usable GPUs";
+  }
+  static Model open(int tp, const Load& load) {
+    OpenOptions options{
+        .device = "cuda", .context = 5000, .max_batch = load.batch, .kv_tokens = 40000, .tp = tp};
+    options.batch_invariant = GetParam().batch_invariant;
+    static const TemporaryFolder folder;
+    if (GetParam().model.starts_with("dummy:")) options.tokenizer = tokenizer_file(folder);
+    auto model = Model::open(GetParam().model, options);
+    EXPECT_TRUE(model.ok()) << model.status().message();
+    return std::move(model).value();
+  }
+};
+
+TEST_P(CudaRanks, AnswerAsOneDoes) {
+  ASSERT_TRUE(kLoadsAtOnce);
+  for (const Load& load : {Load{1, 40, 24, 1}, Load{2, 33, 20, 2}, Load{7, 50, 16, 8}, Load{24, 200, 12, 24},
+                           Load{100, 60, 8, 128}, Load{3, 2500, 6, 4}}) {
+    Model one = open(1, load);
+    const Answers expected = answers(one, load.requests, load.prompt, load.tokens);
+    for (int ranks = 2; ranks <= std::min(gpus(), 4); ranks += ranks) {
+      SCOPED_TRACE(testing::Message() << ranks << " ranks, " << load.requests << " requests");
+      Model several = open(ranks, load);
+      expect_equal(answers(several, load.requests, load.prompt, load.tokens), expected);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, CudaRanks,
+                         testing::Values(Case{"tiny", kTiny, true},
+                                         Case{"slabs", "dummy:gpt-oss-20b,layers=3", true},
+                                         Case{"slabs_default", "dummy:gpt-oss-20b,layers=3", false},
+                                         Case{"large", "dummy:gpt-oss-120b,layers=2,dense=bf16", false}),
+                         [](const auto& i) { return std::string(i.param.name); });
+
+}  // namespace
+}  // namespace moesaic

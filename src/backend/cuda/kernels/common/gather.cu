@@ -1,0 +1,198 @@
+// Exchanges between ranks: each has some columns of a matrix, and all get the whole.
+//
+// Shapes   whole [rows, width] words on every rank; rank r makes the columns [first[r], first[r + 1])
+//
+// Few      Up to kInboxWords words: one thread a word of the matrix. A word of this rank goes to every other
+//          rank's inbox as 64 bits, {value, epoch}; one of another rank is polled in this rank's inbox until
+//          its epoch is this exchange's. A word says for itself that it is there: no order between words is
+//          needed, and no fence. Floor: 0.7 us from a GPU to another through NVLink. A kernel that makes
+//          floats may send them itself (word_sender.cuh); then only the others' are polled, by
+//          receive_kernel.
+// Many     Up to kGatherCtas CTAs copy this rank's words to the others' matrices in vectors, then each says
+//          so (release), and CTA 0 waits until all of all ranks have (acquire). The kernel ends behind that,
+//          so its successor sees all words. Floor: bytes / NVLink's bandwidth in one direction.
+//
+// Ordering Who overwrites what others may still read:
+//          Inbox: exchange e uses half e % 2. A rank writes e + 2 behind its exchange e + 1, for which it has
+//          seen a word of each rank; each of those was written by a kernel that began (wait_for_predecessor)
+//          when its rank's exchange e had ended. So nobody still polls for e.
+//          Matrices: a rank writes to another's matrix in exchange e what was last read there before that
+//          rank's part of an exchange e' < e, which this rank has seen. The step's order of exchanges
+//          (attended, x, h, x) gives every matrix such an e' between the reading of its old words and its new
+//          ones. arrived: epochs only grow, and a larger one says as much.
+// Resident CTAs of one device do not wait for each other, but for other devices. Peers may therefore not
+// share
+//          a device, unless each has multiprocessors of its own. A wait of 9 s gives up (patience.cuh).
+#include <algorithm>
+
+#include "backend/cuda/kernels/common/gather.h"
+#include "backend/cuda/kernels/common/gave_up.h"
+#include "backend/cuda/kernels/common/launch.cuh"
+#include "backend/cuda/kernels/common/patience.cuh"
+#include "backend/cuda/kernels/ptx/system_scope.cuh"
+
+namespace moesaic::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+
+// A word of this rank, what is deferred added, in the norm's order (norm.cuh).
+__device__ __forceinline__ uint32_t word_of(const Gather& p, int row, int column, uint32_t word) {
+  if (p.deferred.expert_out == nullptr) return word;
+  float sum = __uint_as_float(word);
+  for (int k = 0; k < p.deferred.top_k; ++k) {
+    const int pair = row * p.deferred.top_k + k;
+    const int64_t from = static_cast<int64_t>(p.deferred.permuted_rows[pair]) * p.width + column;
+    sum = fmaf(p.deferred.weights[pair], p.deferred.expert_out[from], sum);
+  }
+  return __float_as_uint(sum);
+}
+
+template <typename Body>
+__device__ __forceinline__ void each_peer(const RankLinks& links, const Body& body) {
+#pragma unroll
+  for (int i = 1; i < kMostRanks; ++i) {
+    if (i >= links.ranks) break;
+    const int peer = links.rank + i;
+    body(peer < links.ranks ? peer : peer - links.ranks);
+  }
+}
+
+// Of this rank's inbox.
+__device__ __forceinline__ uint32_t wait_for_word(const RankLinks& links, int slot, uint32_t epoch) {
+  Patience patience;
+  uint64_t word = 0;
+  do word = ld_relaxed_system(links.inbox.at[links.rank] + slot);
+  while (word >> 32 != epoch && !patience.ended(links.fault, kRankAway));
+  return static_cast<uint32_t>(word);
+}
+
+__global__ void __launch_bounds__(kThreads) gather_few_kernel(const RankLinks links, const Gather p) {
+  launch_dependents();
+  wait_for_predecessor();
+  const int row = blockIdx.y, column = blockIdx.x * kThreads + threadIdx.x;
+  if (column >= p.width) return;
+  const uint32_t epoch = static_cast<uint32_t>(*links.epoch + p.index);
+  const int at = row * p.width + column, slot = static_cast<int>(epoch % 2) * kInboxWords + at;
+  const int own = column - p.columns.first[links.rank];
+  uint32_t* const whole = p.whole.at[links.rank] + at;
+  if (own >= 0 && column < p.columns.first[links.rank + 1]) {
+    const uint32_t* const from = p.part + row * p.part_stride + own;
+    const uint32_t word = word_of(p, row, column, *from);
+    each_peer(links, [&](int peer) {
+      st_relaxed_system(links.inbox.at[peer] + slot, word | static_cast<uint64_t>(epoch) << 32);
+    });
+    *whole = word;
+    return;
+  }
+  *whole = wait_for_word(links, slot, epoch);
+}
+
+// Its predecessor has seen this step's inputs when it lets this kernel begin (word_sender.cuh). The columns
+// that are written are not its own, which alone it still reads.
+__global__ void __launch_bounds__(kThreads) receive_kernel(const RankLinks links, const Receive p) {
+  launch_dependents();
+  const int row = blockIdx.y, column = blockIdx.x * kThreads + threadIdx.x;
+  const bool own = column >= p.columns.first[links.rank] && column < p.columns.first[links.rank + 1];
+  if (column < p.width && !own) {
+    const uint32_t epoch = static_cast<uint32_t>(*links.epoch + p.index);
+    const int at = row * p.width + column;
+    p.x[at] = __uint_as_float(wait_for_word(links, static_cast<int>(epoch % 2) * kInboxWords + at, epoch));
+  }
+  wait_for_predecessor();
+}
+
+// By all threads of a CTA that has stored its part. CTA 0 returns when all CTAs of all ranks have.
+__device__ void meet_ranks(const RankLinks& links, uint32_t epoch) {
+  __syncthreads();
+  const int thread = threadIdx.x, ctas = gridDim.x;
+  if (thread < links.ranks && thread != links.rank)
+    st_release_system(links.arrived.at[thread] + links.rank * kGatherCtas + blockIdx.x, epoch);
+  if (blockIdx.x > 0) return;
+  for (int i = thread; i < links.ranks * ctas; i += kThreads) {
+    const int rank = i / ctas;
+    if (rank == links.rank) continue;
+    const uint32_t* const from = links.arrived.at[links.rank] + rank * kGatherCtas + i % ctas;
+    Patience patience;
+    while (static_cast<int32_t>(ld_acquire_system(from) - epoch) < 0 &&
+           !patience.ended(links.fault, kRankAway)) {
+    }
+  }
+}
+
+template <typename Vector>
+__global__ void __launch_bounds__(kThreads) gather_many_kernel(const RankLinks links, const Gather p) {
+  constexpr int kWords = sizeof(Vector) / 4;
+  launch_dependents();
+  wait_for_predecessor();
+  const int first = p.columns.first[links.rank], vectors = (p.columns.first[links.rank + 1] - first) / kWords;
+  const bool moves = p.part != p.whole.at[links.rank] + first || p.deferred.expert_out != nullptr;
+  const int stride = gridDim.x * kThreads, all = p.rows * vectors;
+  for (int i = blockIdx.x * kThreads + threadIdx.x; i < all; i += stride) {
+    const int row = i / vectors, column = i % vectors;
+    Vector v = reinterpret_cast<const Vector*>(p.part + row * p.part_stride)[column];
+    if (p.deferred.expert_out != nullptr) {
+      auto* words = reinterpret_cast<uint32_t*>(&v);
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) words[k] = word_of(p, row, first + column * kWords + k, words[k]);
+    }
+    const int64_t at = static_cast<int64_t>(row) * p.width + first;
+    each_peer(links, [&](int peer) { reinterpret_cast<Vector*>(p.whole.at[peer] + at)[column] = v; });
+    if (moves) reinterpret_cast<Vector*>(p.whole.at[links.rank] + at)[column] = v;
+  }
+  meet_ranks(links, static_cast<uint32_t>(*links.epoch + p.index));
+}
+
+// A CTA takes 64 columns of a work tile at a time: 128 bytes a token, in which chunk i of 16 bytes stands at
+// i ^ token % 8, four of them a block of 32 columns.
+__global__ void __launch_bounds__(kThreads) gather_tiles_kernel(const RankLinks links, const GatherTiles p) {
+  launch_dependents();
+  wait_for_predecessor();
+  const int steps = p.cols / 64, end = p.first + p.count, units = *p.work_tile_count * steps;
+  for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+    const WorkTile work_tile = p.work_tiles[unit / steps];
+    const int step = unit % steps, width = tile_width(work_tile.count);
+    if (2 * step + 1 < p.first || 2 * step >= end) continue;
+    const int64_t tile =
+        static_cast<int64_t>(work_tile.start) * p.cols * 2 + static_cast<int64_t>(step) * width * 128;
+    for (int i = threadIdx.x; i < work_tile.count * 8; i += kThreads) {
+      const int token = i / 8, block = 2 * step + ((i % 8) ^ (token % 8)) / 4;
+      if (block < p.first || block >= end) continue;
+      const int64_t at = tile + i * 16;
+      const uint4 v = *reinterpret_cast<const uint4*>(p.whole.at[links.rank] + at);
+      each_peer(links, [&](int peer) { *reinterpret_cast<uint4*>(p.whole.at[peer] + at) = v; });
+    }
+  }
+  meet_ranks(links, static_cast<uint32_t>(*links.epoch + p.index));
+}
+
+bool in_fours(const RankLinks& links, const Gather& p) {
+  bool fours = p.width % 4 == 0 && p.part_stride % 4 == 0;
+  for (int rank = 0; rank <= links.ranks; ++rank) fours = fours && p.columns.first[rank] % 4 == 0;
+  return fours;
+}
+
+}  // namespace
+
+Status gather(const RankLinks& links, const Gather& p, cudaStream_t stream) {
+  if (p.rows == 0) return {};
+  if (static_cast<int64_t>(p.rows) * p.width <= kInboxWords)
+    return launch(gather_few_kernel, dim3((p.width + kThreads - 1) / kThreads, p.rows), dim3(kThreads), 0,
+                  stream, links, p);
+  // The same on all ranks, whose parts need not be equally wide.
+  const int64_t threads = static_cast<int64_t>(p.rows) * p.width / 4 / links.ranks;
+  const dim3 grid(static_cast<unsigned>(std::clamp<int64_t>(threads / kThreads, 1, kGatherCtas)));
+  return in_fours(links, p) ? launch(gather_many_kernel<uint4>, grid, dim3(kThreads), 0, stream, links, p)
+                            : launch(gather_many_kernel<uint32_t>, grid, dim3(kThreads), 0, stream, links, p);
+}
+
+Status receive(const RankLinks& links, const Receive& p, cudaStream_t stream) {
+  return launch(receive_kernel, dim3((p.width + kThreads - 1) / kThreads, p.rows), dim3(kThreads), 0, stream,
+                links, p);
+}
+
+Status gather_tiles(const RankLinks& links, const GatherTiles& p, cudaStream_t stream) {
+  return launch(gather_tiles_kernel, dim3(kGatherCtas), dim3(kThreads), 0, stream, links, p);
+}
+
+}  // namespace moesaic::cuda

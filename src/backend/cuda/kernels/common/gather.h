@@ -1,0 +1,65 @@
+// Exchanges between ranks, each on a device of its own (docs/design/parallel.md): each has made some columns
+// of a matrix, and all get the whole. Words are of 32 bits: a float, or two 16-bit values.
+//
+// All ranks launch the same exchanges in the same order, with the same sizes.
+#pragma once
+
+#include "backend/cuda/kernels/common/route.h"
+#include "backend/cuda/kernels/common/word_sender.h"
+#include "backend/cuda/layout/of_ranks.h"
+#include "backend/cuda/runtime/device.h"
+#include "core/rank_share.h"
+
+namespace moesaic::cuda {
+
+inline constexpr int kGatherCtas = 132;  // most of one exchange
+
+// What all exchanges of a step share.
+struct RankLinks {
+  int rank = 0, ranks = 1;
+  OfRanks<uint64_t> inbox;    // [2][kInboxWords]
+  OfRanks<uint32_t> arrived;  // [ranks][kGatherCtas]: the last exchange for which this CTA's part is there
+  const int32_t* epoch = nullptr;  // of the step's first exchange; none is 0
+  int* fault = nullptr;            // becomes kRankAway (gave_up.h)
+};
+
+// Rank r has the words [first[r], first[r + 1]) of each row.
+struct RankColumns {
+  int first[kMostRanks + 1] = {};
+};
+
+struct Gather {
+  int index = 0;                   // of the exchange in its step
+  const uint32_t* part = nullptr;  // this rank's words; they may stand in its whole matrix
+  int64_t part_stride = 0;
+  OfRanks<uint32_t> whole;  // [rows, width]
+  int width = 0, rows = 0;
+  RankColumns columns;
+  // Of floats in place, is added to this rank's before; the width is that of expert_out.
+  DeferredResidual deferred = {};
+};
+Status gather(const RankLinks& links, const Gather& p, cudaStream_t stream);
+
+// The second half of an exchange of floats whose first half a kernel has done that made them, by a WordSender
+// (word_sender.cuh): the others' words come to this rank's x. It may begin before that kernel has ended.
+struct Receive {
+  int index = 0;
+  float* x = nullptr;  // [rows, width]
+  int width = 0, rows = 0;
+  RankColumns columns;
+};
+Status receive(const RankLinks& links, const Receive& p, cudaStream_t stream);
+
+// Activations in the order of ActivationTiles (kernels/sm90/gemm_wgmma.h), of which this rank has written the
+// blocks of 32 columns [first, first + count).
+struct GatherTiles {
+  int index = 0;
+  OfRanks<uint8_t> whole;
+  int cols = 0;
+  int first = 0, count = 0;
+  const WorkTile* work_tiles = nullptr;
+  const int* work_tile_count = nullptr;
+};
+Status gather_tiles(const RankLinks& links, const GatherTiles& p, cudaStream_t stream);
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,123 @@
+#include "backend/cuda/ops/rank_exchange.h"
+
+#include "base/error.h"
+
+namespace moesaic::cuda {
+namespace {
+
+constexpr uint32_t kMostExchanges = 1024;  // of a step
+constexpr uint32_t kMostSteps = (1u << 31) / kMostExchanges - 1;
+
+template <typename To, typename From>
+OfRanks<To> cast(const OfRanks<From>& from) {
+  OfRanks<To> to;
+  std::ranges::transform(from.at, to.at, [](From* p) { return reinterpret_cast<To*>(p); });
+  return to;
+}
+
+}  // namespace
+
+Result<std::vector<uint64_t>> RankExchange::words_of_ranks(uint64_t mine) {
+  std::vector<uint64_t> words = place_.exchange->share(place_.share.rank, mine);
+  if (words.empty()) return place_.exchange->failure();
+  return words;
+}
+
+Status RankExchange::open(const RankPlace& place, int device, int* fault) {
+  place_ = place;
+  if (alone()) return {};
+  RETURN_IF_ERROR(map_peers(device));
+  constexpr size_t kInboxBytes = size_t{2} * kInboxWords * sizeof(uint64_t);
+  ASSIGN_OR_RETURN(inbox_, DeviceBuffer::allocate(kInboxBytes, "the exchange"));
+  ASSIGN_OR_RETURN(arrived_,
+                   DeviceBuffer::allocate(kMostRanks * kGatherCtas * sizeof(uint32_t), "the exchange"));
+  RETURN_IF_ERROR(check(cudaDeviceSynchronize(), "the exchange"));
+  links_ = {.rank = share().rank, .ranks = share().ranks, .fault = fault};
+  steps_ = 0;
+  ASSIGN_OR_RETURN(links_.inbox, of_ranks(inbox_.as<uint64_t>()));
+  ASSIGN_OR_RETURN(links_.arrived, of_ranks(arrived_.as<uint32_t>()));
+  return {};
+}
+
+Status RankExchange::map_peers(int device) {
+  ASSIGN_OR_RETURN(const std::vector<uint64_t> devices, words_of_ranks(static_cast<uint64_t>(device)));
+  for (const uint64_t word : devices) {
+    const int peer = static_cast<int>(word);
+    if (peer == device) continue;
+    int reaches = 0;
+    RETURN_IF_ERROR(check(cudaDeviceCanAccessPeer(&reaches, device, peer), "ranks"));
+    if (reaches == 0)
+      return error(StatusCode::kUnsupported,
+                   "--tp: cuda:{} does not reach the memory of cuda:{} (nvidia-smi topo -p2p n shows which "
+                   "devices do); choose others by --device, or use --tp 1",
+                   device, peer);
+    const cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
+    if (code == cudaErrorPeerAccessAlreadyEnabled) {
+      cudaGetLastError();
+    } else {
+      RETURN_IF_ERROR(check(code, "ranks"));
+    }
+  }
+  return meet();
+}
+
+// Epochs have 32 bits. Before they are used up all ranks forget what was exchanged.
+Result<int32_t> RankExchange::begin_step(cudaStream_t stream) {
+  index_ = 0;
+  if (alone()) return 0;
+  if (++steps_ > kMostSteps) {
+    RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), "the exchange"));
+    RETURN_IF_ERROR(meet());
+    RETURN_IF_ERROR(check(cudaMemset(inbox_.as<void>(), 0, inbox_.bytes()), "the exchange"));
+    RETURN_IF_ERROR(check(cudaMemset(arrived_.as<void>(), 0, arrived_.bytes()), "the exchange"));
+    RETURN_IF_ERROR(check(cudaDeviceSynchronize(), "the exchange"));
+    RETURN_IF_ERROR(meet());
+    steps_ = 1;
+  }
+  return static_cast<int32_t>(steps_ * kMostExchanges);
+}
+
+Status RankExchange::gather(Gather p, cudaStream_t stream) {
+  p.index = index_++;
+  return cuda::gather(links_, p, stream);
+}
+
+Status RankExchange::gather_tiles(GatherTiles p, cudaStream_t stream) {
+  p.index = index_++;
+  return cuda::gather_tiles(links_, p, stream);
+}
+
+WordSender RankExchange::sender(int width) {
+  WordSender s{.epoch = links_.epoch,
+               .index = index_,
+               .width = width,
+               .first = static_cast<int>(share().rows(width).first)};
+  for (int rank = 0; rank < share().ranks; ++rank)
+    if (rank != share().rank) s.inbox[s.peers++] = links_.inbox.at[rank];
+  return s;
+}
+
+Status RankExchange::receive(float* x, int rows, int width, cudaStream_t stream) {
+  return cuda::receive(links_,
+                       {.index = index_++,
+                        .x = x,
+                        .width = width,
+                        .rows = rows,
+                        .columns = columns(1, [&](const RankShare& s) { return s.rows(width); })},
+                       stream);
+}
+
+Status RankExchange::gather_floats(const OfRanks<float>& x, int rows, int width,
+                                   const DeferredResidual& deferred, cudaStream_t stream) {
+  if (alone()) return {};
+  Gather p{.part_stride = width,
+           .whole = cast<uint32_t>(x),
+           .width = width,
+           .rows = rows,
+           .columns = columns(1, [&](const RankShare& s) { return s.rows(width); }),
+           .deferred = deferred};
+  p.part = p.whole.at[share().rank] + p.columns.first[share().rank];
+  return gather(p, stream);
+}
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,73 @@
+// A GPU's place among those that compute a model together (docs/design/parallel.md), and its exchanges.
+#pragma once
+
+#include <algorithm>
+
+#include "backend/cuda/kernels/common/gather.h"
+#include "backend/exchange.h"
+#include "base/error.h"
+
+namespace moesaic::cuda {
+
+class RankExchange {
+ public:
+  bool alone() const { return place_.alone(); }
+  const RankShare& share() const { return place_.share; }
+
+  // Every rank calls it while it loads a model, on its own device: each device maps the others' memory.
+  // fault: where kernels leave kRankAway. An error where a device cannot reach another.
+  Status open(const RankPlace& place, int device, int* fault);
+  // What each rank has at this place of its program. All ranks call it; `mine` is accessible to all.
+  template <typename T>
+  Result<OfRanks<T>> of_ranks(T* mine) {
+    OfRanks<T> all;
+    if (alone()) {
+      all.at[0] = mine;
+      return all;
+    }
+    ASSIGN_OR_RETURN(const std::vector<uint64_t> words, words_of_ranks(reinterpret_cast<uintptr_t>(mine)));
+    std::ranges::transform(words, all.at, [](uint64_t word) { return reinterpret_cast<T*>(word); });
+    return all;
+  }
+  // All ranks call it; it returns when all have.
+  Status meet() { return alone() ? Status() : words_of_ranks(0).status(); }
+
+  // Before a step's inputs are sent: the epoch of its first exchange, for StepLayout::epoch. at: where the
+  // device will find it.
+  Result<int32_t> begin_step(cudaStream_t stream);
+  void find_epoch(const int32_t* at) { links_.epoch = at; }
+
+  // Columns of floats, or of pairs of 16-bit values: this rank's part goes to all, theirs come. `part` may
+  // stand in its own matrix.
+  template <typename Range>
+  RankColumns columns(int words_per_unit, const Range& range_of) const {
+    RankColumns columns;
+    for (int rank = 0; rank < share().ranks; ++rank) {
+      const auto range = range_of(RankShare{rank, share().ranks});
+      columns.first[rank] = static_cast<int>(range.first) * words_per_unit;
+      columns.first[rank + 1] = static_cast<int>(range.first + range.count) * words_per_unit;
+    }
+    return columns;
+  }
+  Status gather(Gather p, cudaStream_t stream);
+  Status gather_tiles(GatherTiles p, cudaStream_t stream);
+  // The halves of an exchange of floats [rows, width], of which each rank has RankShare::rows(): for the
+  // kernel that makes them, and behind it. At most kInboxWords.
+  WordSender sender(int width);
+  Status receive(float* x, int rows, int width, cudaStream_t stream);
+  // x: [rows, width] floats of all ranks, of which each has RankShare::rows().
+  Status gather_floats(const OfRanks<float>& x, int rows, int width, const DeferredResidual& deferred,
+                       cudaStream_t stream);
+
+ private:
+  Result<std::vector<uint64_t>> words_of_ranks(uint64_t mine);
+  Status map_peers(int device);
+
+  RankPlace place_;
+  DeviceBuffer inbox_, arrived_;
+  RankLinks links_;
+  uint32_t steps_ = 0;  // since the epochs began
+  int index_ = 0;       // exchanges of this step so far
+};
+
+}  // namespace moesaic::cuda

@@ -69,11 +69,13 @@ std::string environment() {
   return text.empty() ? "none" : text.substr(1);
 }
 
+constexpr std::string_view kFirstLine = "moesaic verify --report";
+
 std::string head(const ReportOptions& o) {
   const CpuTopology cpu = read_cpu_topology();
   const std::string code = gpu_code();
   return fmt::format(
-      "moesaic verify --report\n"
+      "{}\n"
       "program      moesaic {}, GPU code: {}\n"
       "options      {}\n"
       "environment  {}\n"
@@ -81,7 +83,7 @@ std::string head(const ReportOptions& o) {
       "cpu          {}, {} cores\n"
       "memory       {}\n"
       "driver       {}\n",
-      MOESAIC_VERSION, code.empty() ? "none" : code, o.given, environment(), system_name(),
+      kFirstLine, MOESAIC_VERSION, code.empty() ? "none" : code, o.given, environment(), system_name(),
       cpu.model.empty() ? "unknown" : cpu.model, cpu.cores.size(), memory_text(), driver());
 }
 
@@ -241,6 +243,10 @@ class Text {
  public:
   Status open(const std::string& path) {
     if (path.empty()) return {};
+    // --report MODEL must not cost the model.
+    std::string line;
+    if (std::ifstream there(path); std::getline(there, line) && line != kFirstLine)
+      return invalid("{}: is there and is no report; give another name, or remove it", path);
     file_ = std::fopen(path.c_str(), "w");
     return file_ != nullptr ? Status() : error(StatusCode::kNotFound, "{}: cannot write it", path);
   }
@@ -345,6 +351,7 @@ void run_part(const Part& part, Progress& progress, const InterruptScope& interr
 Status run_report(const ReportOptions& o) {
   if (o.model.device == "reference")
     return usage(invalid("--report: the reference is what a device is compared with; name another one"));
+  if (o.model.model.empty() && !o.model.lora.empty()) return usage(invalid("--lora needs a --model"));
   // A wrong name of a device or a model is found before anything runs.
   RETURN_IF_ERROR(usage(device_choice(o.model, 0).status()));
   if (!o.model.model.empty()) RETURN_IF_ERROR(open_model(o.model).status());

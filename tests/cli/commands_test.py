@@ -361,6 +361,7 @@ class Verify(Cli):
         out = self.ok("verify", "--report", text, "--quick", "-m", home / "model", "--device", "cpu",
                       env={**os.environ, "HOME": str(home), "USER": "somebody", "MOESAIC_PDL": "0"})
         self.assertEqual(text.read_text(), out)
+        self.assertEqual(self.moesaic("verify", "--report", text, "--device", "tpu").stdout, text.read_text())  # written anew
         self.assertNotIn("somebody", out)
         for line in (r"program +moesaic \d", r"options +--model=~/model", r"environment +MOESAIC_PDL=0", "device: ok",
                      r"operations, small shapes: ok.*\n    (\d+) of \1 cases", "tiny as a whole: ok",
@@ -376,7 +377,12 @@ class Verify(Cli):
         self.assertRegex(done.stdout, r"1 of 1 parts failed: device\n\Z")
         self.refused(2, "--tokens", "verify", "--report", "--tokens", 3)
         self.refused(2, "reference", "verify", "--report", "--device", "reference")
+        self.refused(2, "--lora needs a --model", "verify", "--report", "--lora", "x")
         self.refused(1, "cannot write", "verify", "--report", FOLDER / "absent" / "report.txt")
+        model = pathlib.Path(MODEL, "config.json")
+        before = model.read_text()
+        self.refused(1, "is no report", "verify", "--report", model)
+        self.assertEqual(model.read_text(), before)
 
 
 class Progress(Cli):

@@ -107,7 +107,7 @@ class LayerOpsForms : public testing::TestWithParam<Form> {
 
     const RopeTable rope = make_rope_table({}, form.shape.head_dim);
     reference::Layer plain{form.shape, random.weights, random.adapter, rope,
-                           reference::make_cache(form.shape, kPageTokens, kPages)};
+                           reference::make_cache(form.shape, kPageTokens, kPages).value()};
     reference::project(plain, reference::attend(plain, attended, reference::qkv(plain, rows, u, {}).q),
                        out.want, {});
     reference::add_mlp(form.shape, random.weights, random.adapter, normed, out.want, {});

@@ -13,13 +13,13 @@ namespace {
 void attend_head(const AttentionShape& shape, std::span<const float> q, double sink, const LayerCache& cache,
                  std::span<const int32_t> pages, size_t kv_offset, std::span<float> out) {
   const auto dim = q.size();
-  const auto part = [&](const std::vector<float>& data, int position) {
-    return std::span(data).subspan(cache.offset(pages, position) + kv_offset, dim);
+  const auto part = [&](std::span<const float> data, int position) {
+    return data.subspan(cache.offset(pages, position) + kv_offset, dim);
   };
   std::vector<double> scores;
   double largest = sink;
   for (int p = shape.first; p <= shape.last; ++p) {
-    scores.push_back(dot(q, part(cache.keys, p)) / std::sqrt(static_cast<double>(dim)));
+    scores.push_back(dot(q, part(cache.keys(), p)) / std::sqrt(static_cast<double>(dim)));
     largest = std::max(largest, scores.back());
   }
   double sum = std::exp(sink - largest);  // the sink takes its share and adds no value
@@ -27,7 +27,7 @@ void attend_head(const AttentionShape& shape, std::span<const float> q, double s
   for (int p = shape.first; p <= shape.last; ++p) {
     const double weight = std::exp(scores[static_cast<size_t>(p - shape.first)] - largest);
     sum += weight;
-    const auto value = part(cache.values, p);
+    const auto value = part(cache.values(), p);
     for (size_t i = 0; i < dim; ++i) mixed[i] += weight * value[i];
   }
   for (size_t i = 0; i < dim; ++i) out[i] = static_cast<float>(mixed[i] / sum);

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
+#include "base/buffer.h"
 #include "core/batch.h"
 #include "core/model_config.h"
 
@@ -12,13 +12,20 @@ namespace moesaic::reference {
 // One layer's keys (rotated) and values.
 struct LayerCache {
   int page_tokens = 0, kv_size = 0;  // kv_size: elements of one token
-  std::vector<float> keys, values;   // [pages, page_tokens, kv_size]
+  Buffer key_memory, value_memory;   // not touched before it is written: most of a long context never is
 
+  std::span<float> keys() const { return floats(key_memory); }  // [pages, page_tokens, kv_size]
+  std::span<float> values() const { return floats(value_memory); }
   size_t page_floats() const { return static_cast<size_t>(page_tokens) * static_cast<size_t>(kv_size); }
   // The element at which the position begins, found through a sequence's page table.
   size_t offset(std::span<const int32_t> pages, int position) const {
     return static_cast<size_t>(pages[static_cast<size_t>(position / page_tokens)]) * page_floats() +
            static_cast<size_t>(position % page_tokens) * static_cast<size_t>(kv_size);
+  }
+
+ private:
+  static std::span<float> floats(const Buffer& memory) {
+    return {memory.as<float>(), memory.bytes() / sizeof(float)};
   }
 };
 

@@ -16,7 +16,8 @@ Status ReferenceDraftHead::load_matrices(const Eagle3Weights& weights, MatrixVie
 }
 
 Status ReferenceDraftHead::allocate_cache() {
-  layer_.cache = make_cache(layer_.shape, owner().layout.page_tokens, owner().layout.full_pages);
+  ASSIGN_OR_RETURN(layer_.cache,
+                   make_cache(layer_.shape, owner().layout.page_tokens, owner().layout.full_pages));
   return {};
 }
 

@@ -6,10 +6,11 @@
 
 namespace moesaic::reference {
 
-LayerCache make_cache(const LayerShape& shape, int page_tokens, int pages) {
+Result<LayerCache> make_cache(const LayerShape& shape, int page_tokens, int pages) {
   LayerCache cache{.page_tokens = page_tokens, .kv_size = shape.kv_size()};
-  cache.keys.resize(static_cast<size_t>(pages) * cache.page_floats());
-  cache.values.resize(cache.keys.size());
+  const size_t bytes = static_cast<size_t>(pages) * cache.page_floats() * sizeof(float);
+  ASSIGN_OR_RETURN(cache.key_memory, Buffer::allocate(bytes));
+  ASSIGN_OR_RETURN(cache.value_memory, Buffer::allocate(bytes));
   return cache;
 }
 
@@ -35,8 +36,8 @@ Qkv qkv(Layer& layer, std::span<const LayerRow> rows, std::span<const float> x, 
     if (precision.kv == KvFormat::kBf16) return mx::decode_bf16(mx::encode_bf16(v));
     return precision.kv == KvFormat::kFp8 ? mx::decode_e4m3(mx::encode_e4m3(v)) : v;
   };
-  const auto append = [&](std::span<const float> from, std::vector<float>& cache, size_t to) {
-    std::ranges::transform(from, cache.begin() + static_cast<std::ptrdiff_t>(to), kept);
+  const auto append = [&](std::span<const float> from, std::span<float> cache, size_t to) {
+    std::ranges::transform(from, cache.subspan(to).begin(), kept);
   };
   for (size_t r = 0; r < rows.size(); ++r) {
     const auto q = std::span(out.q).subspan(r * q_size, q_size),
@@ -45,8 +46,8 @@ Qkv qkv(Layer& layer, std::span<const LayerRow> rows, std::span<const float> x, 
     rotate(layer.rope, rows[r].position, layer.shape.head_dim, q);
     rotate(layer.rope, rows[r].position, layer.shape.head_dim, k);
     const size_t to = layer.cache.offset(rows[r].pages, rows[r].position);
-    append(k, layer.cache.keys, to);
-    append(v, layer.cache.values, to);
+    append(k, layer.cache.keys(), to);
+    append(v, layer.cache.values(), to);
   }
   return out;
 }

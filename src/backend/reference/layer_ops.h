@@ -20,8 +20,8 @@ struct Layer {
   RankPlace rank = {};  // its shape and weights are this rank's
 };
 
-// A cache of zeros for `pages` pages.
-LayerCache make_cache(const LayerShape& shape, int page_tokens, int pages);
+// A cache of zeros for `pages` pages, or kOutOfMemory.
+Result<LayerCache> make_cache(const LayerShape& shape, int page_tokens, int pages);
 
 // y = w x + bias. bias: without data, there is none.
 std::vector<float> product(const MatrixView& w, const MatrixView& bias, std::span<const float> x,

@@ -50,6 +50,7 @@ class ReferenceBackend final : public Backend {
   DraftHead* draft_head() override { return &draft_head_; }
 
  private:
+  Status alloc_caches();
   reference::Layer& layer(int index) { return layers_[static_cast<size_t>(index)]; }
   bool has_cache() const { return !layers_.empty() && layers_[0].cache.page_tokens > 0; }
   std::span<const LayerRow> rows_of(int index) const {
@@ -112,35 +113,36 @@ Status ReferenceBackend::alloc_kv(const KvLayout& layout) {
   if (config_.layers == 0) return invalid("reference backend: load a model before the KV cache");
   RETURN_IF_ERROR(validate(layout));
   layout_ = layout;
-  try {
-    for (int i = 0; i < config_.layers; ++i) {
-      const bool sliding = config_.sliding[static_cast<size_t>(i)];
-      layer(i).cache = reference::make_cache(layer(i).shape, layout.page_tokens,
-                                             sliding ? layout.window_pages : layout.full_pages);
-    }
-    if (draft_head_.loaded()) RETURN_IF_ERROR(draft_head_.alloc_kv());
-  } catch (const std::exception&) {  // bad_alloc or length_error
+  Status allocated = alloc_caches();
+  if (!allocated.ok())
     for (reference::Layer& layer : layers_) layer.cache = {};
-    return error(StatusCode::kOutOfMemory, "reference backend: no memory for a KV cache of {} + {} pages",
-                 layout.full_pages, layout.window_pages);
+  return allocated;
+}
+
+Status ReferenceBackend::alloc_caches() {
+  for (int i = 0; i < config_.layers; ++i) {
+    const bool sliding = config_.sliding[static_cast<size_t>(i)];
+    ASSIGN_OR_RETURN(layer(i).cache,
+                     reference::make_cache(layer(i).shape, layout_.page_tokens,
+                                           sliding ? layout_.window_pages : layout_.full_pages));
   }
-  return {};
+  return draft_head_.loaded() ? draft_head_.alloc_kv() : Status();
 }
 
 // K, then V.
 Status ReferenceBackend::read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) {
   const reference::LayerCache& cache = this->layer(layer).cache;
   const size_t first = static_cast<size_t>(page) * cache.page_floats(), half = bytes.size() / 2;
-  std::memcpy(bytes.data(), cache.keys.data() + first, half);
-  std::memcpy(bytes.data() + half, cache.values.data() + first, half);
+  std::memcpy(bytes.data(), cache.keys().data() + first, half);
+  std::memcpy(bytes.data() + half, cache.values().data() + first, half);
   return {};
 }
 
 Status ReferenceBackend::write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) {
-  reference::LayerCache& cache = this->layer(layer).cache;
+  const reference::LayerCache& cache = this->layer(layer).cache;
   const size_t first = static_cast<size_t>(page) * cache.page_floats(), half = bytes.size() / 2;
-  std::memcpy(cache.keys.data() + first, bytes.data(), half);
-  std::memcpy(cache.values.data() + first, bytes.data() + half, half);
+  std::memcpy(cache.keys().data() + first, bytes.data(), half);
+  std::memcpy(cache.values().data() + first, bytes.data() + half, half);
   return {};
 }
 

@@ -6,6 +6,7 @@
 
 #include "backend/reference/attention.h"
 #include "backend/reference/experts.h"
+#include "backend/reference/layer_ops.h"
 #include "backend/reference/linear.h"
 #include "backend/reference/reference_backend.h"
 
@@ -50,8 +51,8 @@ TEST(Reference, RotationIsAComplexProduct) {
 // With all keys zero every score is 0: the output is the sum of the values over (count + exp(sink)).
 TEST(Reference, TheSinkOnlyDilutes) {
   const int dim = 4;
-  const reference::LayerCache cache{2, 2 * dim, std::vector<float>(4 * 2 * dim, 0.0f),
-                                    random_vector(4 * 2 * dim, 4)};
+  const reference::LayerCache cache = reference::make_cache({.kv_heads = 2, .head_dim = dim}, 2, 2).value();
+  std::ranges::copy(random_vector(4 * 2 * dim, 4), cache.values().begin());
   const std::vector<int32_t> pages = {1, 0};
   const std::vector<float> q = random_vector(4 * dim, 5), sinks = {0.5f, -1.0f, 2.0f, -100.0f};
   std::vector<float> out(q.size());
@@ -59,7 +60,7 @@ TEST(Reference, TheSinkOnlyDilutes) {
   for (size_t h = 0; h < 4; ++h) {
     for (size_t i = 0; i < dim; ++i) {
       double sum = 0;
-      for (const size_t slot : {3u, 0u, 1u}) sum += cache.values[slot * 2 * dim + h / 2 * dim + i];
+      for (const size_t slot : {3u, 0u, 1u}) sum += cache.values()[slot * 2 * dim + h / 2 * dim + i];
       EXPECT_NEAR(out[h * dim + i], sum / (3 + std::exp(double{sinks[h]})), 1e-6);
     }
   }

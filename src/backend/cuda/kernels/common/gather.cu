@@ -5,12 +5,13 @@
 // Few      Up to kInboxWords words: one thread a word of the matrix. A word of this rank goes to every other
 //          rank's inbox as 64 bits, {value, epoch}; one of another rank is polled in this rank's inbox until
 //          its epoch is this exchange's. A word says for itself that it is there: no order between words is
-//          needed, and no fence. Floor: 0.7 us from a GPU to another through NVLink. A kernel that makes
-//          floats may send them itself (word_sender.cuh); then only the others' are polled, by
-//          receive_kernel.
-// Many     Up to kGatherCtas CTAs copy this rank's words to the others' matrices in vectors, then each says
-//          so (release), and CTA 0 waits until all of all ranks have (acquire). The kernel ends behind that,
-//          so its successor sees all words. Floor: bytes / NVLink's bandwidth in one direction.
+//          needed, and no fence. A kernel that makes floats may send them itself (word_sender.cuh); then only
+//          the others' are polled, by receive_kernel. Floor: 0.7 us from a GPU to another through NVLink.
+// Many     Up to kGatherCtas CTAs copy this rank's words to the others' matrices in vectors, several in
+// flight
+//          a thread. Then each says so (a fence, some us, and a flag), and CTA 0 waits until all of all ranks
+//          have (acquire). The kernel ends behind that, so its successor sees all words. Floor: bytes /
+//          NVLink's bandwidth in one direction.
 //
 // Ordering Who overwrites what others may still read:
 //          Inbox: exchange e uses half e % 2. A rank writes e + 2 behind its exchange e + 1, for which it has
@@ -67,25 +68,28 @@ __device__ __forceinline__ uint32_t wait_for_word(const RankLinks& links, int sl
   return static_cast<uint32_t>(word);
 }
 
+// The first threads send this rank's words and wait for nobody, so all words are sent whatever else has room.
 __global__ void __launch_bounds__(kThreads) gather_few_kernel(const RankLinks links, const Gather p) {
   launch_dependents();
   wait_for_predecessor();
-  const int row = blockIdx.y, column = blockIdx.x * kThreads + threadIdx.x;
-  if (column >= p.width) return;
+  const int first = p.columns.first[links.rank], own = p.columns.first[links.rank + 1] - first;
+  const int sent = p.rows * own, received = p.rows * (p.width - own);
+  const int i = blockIdx.x * kThreads + threadIdx.x;
   const uint32_t epoch = static_cast<uint32_t>(*links.epoch + p.index);
-  const int at = row * p.width + column, slot = static_cast<int>(epoch % 2) * kInboxWords + at;
-  const int own = column - p.columns.first[links.rank];
-  uint32_t* const whole = p.whole.at[links.rank] + at;
-  if (own >= 0 && column < p.columns.first[links.rank + 1]) {
-    const uint32_t* const from = p.part + row * p.part_stride + own;
-    const uint32_t word = word_of(p, row, column, *from);
+  uint32_t* const whole = p.whole.at[links.rank];
+  if (i < sent) {
+    const int row = i / own, column = i % own, at = row * p.width + first + column;
+    const uint32_t word = word_of(p, row, first + column, p.part[row * p.part_stride + column]);
+    const int slot = static_cast<int>(epoch % 2) * kInboxWords + at;
     each_peer(links, [&](int peer) {
       st_relaxed_system(links.inbox.at[peer] + slot, word | static_cast<uint64_t>(epoch) << 32);
     });
-    *whole = word;
-    return;
+    whole[at] = word;
+  } else if (i - sent < received) {
+    const int others = p.width - own, row = (i - sent) / others, column = (i - sent) % others;
+    const int at = row * p.width + column + (column < first ? 0 : own);
+    whole[at] = wait_for_word(links, static_cast<int>(epoch % 2) * kInboxWords + at, epoch);
   }
-  *whole = wait_for_word(links, slot, epoch);
 }
 
 // Its predecessor has seen this step's inputs when it lets this kernel begin (word_sender.cuh). The columns
@@ -120,6 +124,25 @@ __device__ void meet_ranks(const RankLinks& links, uint32_t epoch) {
   }
 }
 
+__device__ __forceinline__ uint4 vector_of(const Gather& p, int row, int column, uint4 vector) {
+  if (p.deferred.expert_out == nullptr) return vector;
+  auto& sum = reinterpret_cast<float4&>(vector);
+  for (int k = 0; k < p.deferred.top_k; ++k) {
+    const int pair = row * p.deferred.top_k + k;
+    const int64_t from = static_cast<int64_t>(p.deferred.permuted_rows[pair]) * p.width + column;
+    const float4 y = *reinterpret_cast<const float4*>(p.deferred.expert_out + from);
+    const float weight = p.deferred.weights[pair];
+    sum = {fmaf(weight, y.x, sum.x), fmaf(weight, y.y, sum.y), fmaf(weight, y.z, sum.z),
+           fmaf(weight, y.w, sum.w)};
+  }
+  return vector;
+}
+__device__ __forceinline__ uint32_t vector_of(const Gather& p, int row, int column, uint32_t vector) {
+  return word_of(p, row, column, vector);
+}
+
+constexpr int kAtOnce = 4;  // vectors that a thread loads before it stores the first
+
 template <typename Vector>
 __global__ void __launch_bounds__(kThreads) gather_many_kernel(const RankLinks links, const Gather p) {
   constexpr int kWords = sizeof(Vector) / 4;
@@ -128,39 +151,57 @@ __global__ void __launch_bounds__(kThreads) gather_many_kernel(const RankLinks l
   const int first = p.columns.first[links.rank], vectors = (p.columns.first[links.rank + 1] - first) / kWords;
   const bool moves = p.part != p.whole.at[links.rank] + first || p.deferred.expert_out != nullptr;
   const int stride = gridDim.x * kThreads, all = p.rows * vectors;
-  for (int i = blockIdx.x * kThreads + threadIdx.x; i < all; i += stride) {
-    const int row = i / vectors, column = i % vectors;
-    Vector v = reinterpret_cast<const Vector*>(p.part + row * p.part_stride)[column];
-    if (p.deferred.expert_out != nullptr) {
-      auto* words = reinterpret_cast<uint32_t*>(&v);
+  for (int i = blockIdx.x * kThreads + threadIdx.x; i < all; i += kAtOnce * stride) {
+    Vector v[kAtOnce];
+    int64_t at[kAtOnce];
 #pragma unroll
-      for (int k = 0; k < kWords; ++k) words[k] = word_of(p, row, first + column * kWords + k, words[k]);
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int index = min(i + j * stride, all - 1), row = index / vectors, column = index % vectors;
+      const auto* from = reinterpret_cast<const Vector*>(p.part + row * p.part_stride);
+      v[j] = vector_of(p, row, first + column * kWords, from[column]);
+      at[j] = (static_cast<int64_t>(row) * p.width + first) / kWords + column;
     }
-    const int64_t at = static_cast<int64_t>(row) * p.width + first;
-    each_peer(links, [&](int peer) { reinterpret_cast<Vector*>(p.whole.at[peer] + at)[column] = v; });
-    if (moves) reinterpret_cast<Vector*>(p.whole.at[links.rank] + at)[column] = v;
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (i + j * stride >= all) break;
+      each_peer(links, [&](int peer) { reinterpret_cast<Vector*>(p.whole.at[peer])[at[j]] = v[j]; });
+      if (moves) reinterpret_cast<Vector*>(p.whole.at[links.rank])[at[j]] = v[j];
+    }
   }
   meet_ranks(links, static_cast<uint32_t>(*links.epoch + p.index));
 }
 
-// A CTA takes 64 columns of a work tile at a time: 128 bytes a token, in which chunk i of 16 bytes stands at
-// i ^ token % 8, four of them a block of 32 columns.
+// A warp takes 16 tokens' 64 columns of a work tile at a time: 128 bytes a token, in which chunk i of 16
+// bytes stands at i ^ token % 8, four of them a block of 32 columns.
 __global__ void __launch_bounds__(kThreads) gather_tiles_kernel(const RankLinks links, const GatherTiles p) {
+  constexpr int kTokens = 16, kMostTokens = 128;
   launch_dependents();
   wait_for_predecessor();
-  const int steps = p.cols / 64, end = p.first + p.count, units = *p.work_tile_count * steps;
-  for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
-    const WorkTile work_tile = p.work_tiles[unit / steps];
-    const int step = unit % steps, width = tile_width(work_tile.count);
-    if (2 * step + 1 < p.first || 2 * step >= end) continue;
-    const int64_t tile =
-        static_cast<int64_t>(work_tile.start) * p.cols * 2 + static_cast<int64_t>(step) * width * 128;
-    for (int i = threadIdx.x; i < work_tile.count * 8; i += kThreads) {
-      const int token = i / 8, block = 2 * step + ((i % 8) ^ (token % 8)) / 4;
-      if (block < p.first || block >= end) continue;
-      const int64_t at = tile + i * 16;
-      const uint4 v = *reinterpret_cast<const uint4*>(p.whole.at[links.rank] + at);
-      each_peer(links, [&](int peer) { *reinterpret_cast<uint4*>(p.whole.at[peer] + at) = v; });
+  const int end = p.first + p.count, first_step = p.first / 2, steps = (end + 1) / 2 - first_step;
+  const int units = *p.work_tile_count * steps * (kMostTokens / kTokens), lane = threadIdx.x % 32;
+  for (int unit = (blockIdx.x * kThreads + threadIdx.x) / 32; unit < units;
+       unit += gridDim.x * kThreads / 32) {
+    const int in_tile = unit % (steps * (kMostTokens / kTokens));
+    const WorkTile work_tile = p.work_tiles[unit / (steps * (kMostTokens / kTokens))];
+    const int step = first_step + in_tile % steps, first_token = in_tile / steps * kTokens;
+    if (first_token >= work_tile.count) continue;
+    const int64_t tile = static_cast<int64_t>(work_tile.start) * p.cols * 2 +
+                         static_cast<int64_t>(step) * tile_width(work_tile.count) * 128;
+    uint4 v[kAtOnce];
+    int64_t at[kAtOnce];
+    bool mine[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = lane + 32 * j, token = first_token + i / 8;
+      const int block = 2 * step + ((i % 8) ^ (token % 8)) / 4;
+      mine[j] = token < work_tile.count && block >= p.first && block < end;
+      at[j] = tile + token * 128 + i % 8 * 16;
+      if (mine[j]) v[j] = *reinterpret_cast<const uint4*>(p.whole.at[links.rank] + at[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (!mine[j]) continue;
+      each_peer(links, [&](int peer) { *reinterpret_cast<uint4*>(p.whole.at[peer] + at[j]) = v[j]; });
     }
   }
   meet_ranks(links, static_cast<uint32_t>(*links.epoch + p.index));
@@ -177,7 +218,7 @@ bool in_fours(const RankLinks& links, const Gather& p) {
 Status gather(const RankLinks& links, const Gather& p, cudaStream_t stream) {
   if (p.rows == 0) return {};
   if (static_cast<int64_t>(p.rows) * p.width <= kInboxWords)
-    return launch(gather_few_kernel, dim3((p.width + kThreads - 1) / kThreads, p.rows), dim3(kThreads), 0,
+    return launch(gather_few_kernel, dim3((p.rows * p.width + kThreads - 1) / kThreads), dim3(kThreads), 0,
                   stream, links, p);
   // The same on all ranks, whose parts need not be equally wide.
   const int64_t threads = static_cast<int64_t>(p.rows) * p.width / 4 / links.ranks;

@@ -8,7 +8,7 @@
 namespace moesaic::cuda {
 
 // Most words of a matrix that are handed over one by one, each with its epoch.
-inline constexpr int kInboxWords = 1 << 15;
+inline constexpr int kInboxWords = 1 << 18;
 
 struct WordSender {
   uint64_t* inbox[kMostRanks - 1] = {};  // of the other ranks

@@ -14,10 +14,10 @@ __device__ __forceinline__ uint64_t ld_relaxed_system(const uint64_t* from) {
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
   return value;
 }
-// Who sees the word by ld_acquire_system() sees all that this thread, and those that it has met at a barrier,
-// have stored before.
+// A fence and a store: a store that releases would be a second fence. Who sees the word by
+// ld_acquire_system() sees all that this thread, and those that it has met at a barrier, have stored before.
 __device__ __forceinline__ void st_release_system(uint32_t* to, uint32_t value) {
-  asm volatile("fence.acq_rel.sys; st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+  asm volatile("fence.acq_rel.sys; st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 __device__ __forceinline__ uint32_t ld_acquire_system(const uint32_t* from) {
   uint32_t value;

@@ -146,7 +146,7 @@ void print_header(const BenchOptions& o, const LoadedModel& m) {
   if (o.format != "md") return;
   fmt::print("{} on {}, loaded in {:.2f} s\n", o.model.model, m.caps.name, m.load_seconds);
   if (!m.caps.reads.empty()) fmt::print("weights are read with {}\n", m.caps.reads);
-  if (!m.backend->describe().empty()) fmt::print("huge pages: {}\n", describe(read_huge_pages()));
+  if (m.backend->device().backend == "cpu") fmt::print("huge pages: {}\n", describe(read_huge_pages()));
   fmt::print("\n");
   fmt::print(
       "| test | depth | batch | tok/s (median of {}) | min - max | GB/token | GB/s | share of bandwidth |\n"

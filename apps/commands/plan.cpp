@@ -203,12 +203,12 @@ Status run_unmeasured(const PlanOptions& o) {
   return fitted ? run_estimate(o) : run_projection(o);
 }
 
-// Prints the processors and memory that were found, if the device tells, and the huge pages that the kernel
-// granted.
+// Prints what was found of the device, if it tells, and the huge pages that the kernel granted to a host.
 void print_machine(const LoadedModel& m) {
   const std::vector<std::string> lines = m.backend->describe();
   for (const std::string& line : lines) fmt::print("{}\n", line);
-  if (!lines.empty()) fmt::print("huge pages    {}\n\n", describe(read_huge_pages()));
+  if (m.backend->device().backend == "cpu") fmt::print("huge pages    {}\n", describe(read_huge_pages()));
+  if (!lines.empty()) fmt::print("\n");
 }
 
 Status run_plan(const PlanOptions& o) {

@@ -95,15 +95,16 @@ void print_device(const DeviceInfo& d) {
              d.memory_total > 0 ? fmt::format(", {}", size_text(d.memory_total)) : "");
 }
 
+// The backend is made first: ranks on several GPUs want to be the first in the process to use CUDA.
 Status show_device(const ReportOptions& o) {
+  const auto backend = make_backend(o.model, 512);
   for (const DeviceInfo& d : list_devices()) {
     if (d.backend != "reference") print_device(d);
   }
-  std::fflush(stdout);
-  ASSIGN_OR_RETURN(const auto backend, make_backend(o.model, 512));
-  fmt::print("chosen: {}, {} free\n", backend->caps().name,
-             size_text(device_bytes(backend->available_memory())));
-  for (const std::string& line : backend->describe()) fmt::print("{}\n", line);
+  RETURN_IF_ERROR(backend.status());
+  fmt::print("chosen: {}, {} free\n", backend.value()->caps().name,
+             size_text(device_bytes(backend.value()->available_memory())));
+  for (const std::string& line : backend.value()->describe()) fmt::print("{}\n", line);
   return {};
 }
 
@@ -172,10 +173,13 @@ Status answer_with_tiny(const ReportOptions& o) {
 struct BenchSizes {
   std::vector<int> prompts = {0}, generations = {0}, depths = {0}, batches = {1};
 };
+Result<bool> is_gpu(const ModelOptions& model) {
+  ASSIGN_OR_RETURN(const auto backend, make_backend(model, 1));
+  return backend->device().backend == "cuda";
+}
 // On a host each token takes longer.
 Status run_timing(const ReportOptions& o, BenchSizes sizes) {
-  const bool gpu =
-      o.model.device.starts_with("cuda") || (o.model.device == "auto" && no_gpu_reason().empty());
+  ASSIGN_OR_RETURN(const bool gpu, is_gpu(o.model));
   const int divisor = o.quick ? 16 : gpu ? 1 : 4;
   for (std::vector<int>* const list : {&sizes.prompts, &sizes.generations, &sizes.depths})
     for (int& n : *list) n /= divisor;

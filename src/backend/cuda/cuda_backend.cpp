@@ -37,6 +37,8 @@ Status check_loading() {
                "--tp: this process has used CUDA before; set CUDA_MODULE_LOADING=EAGER when it starts");
 }
 
+std::string version_text(int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); }
+
 // Without what needs a context on the device.
 DeviceInfo device_info(int device) {
   DeviceInfo info{.name = fmt::format("cuda:{}", device), .backend = "cuda"};
@@ -57,6 +59,19 @@ DeviceInfo CudaBackend::device() const {
   DeviceInfo info = device_info(options_.device);
   info.memory_free = device_bytes(available_memory());
   return info;
+}
+
+std::vector<std::string> CudaBackend::describe() const {
+  const DeviceGuard guard(options_.device);
+  int driver = 0, runtime = 0, processors = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, options_.device);
+  return {
+      fmt::format("CUDA          driver for {}, program of {}", version_text(driver), version_text(runtime)),
+      fmt::format("features      {}; {} multiprocessors", cuda::describe(target_.features), processors),
+      fmt::format("kernels       {}{}; early launch {}", target_.portable ? "for every GPU" : "Hopper's",
+                  target_.batch_invariant ? ", batch-invariant" : "", early_launches() ? "on" : "off")};
 }
 
 Status CudaBackend::open() {
@@ -240,10 +255,9 @@ std::string cuda_absent() {
     return code == cudaSuccess ? "no CUDA device" : cudaGetErrorString(code);
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  const auto version = [](int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); };
   if (driver == 0) return "no NVIDIA driver is loaded";
   return fmt::format("the NVIDIA driver is for CUDA {}, this program needs {}: update the driver",
-                     version(driver), version(runtime));
+                     cuda::version_text(driver), cuda::version_text(runtime));
 }
 
 // On an H100 a step of 4,096 rows reads prompts of the 20b 8% faster than one of 2,048, and of the 120b,

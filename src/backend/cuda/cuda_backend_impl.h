@@ -37,6 +37,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   BackendCaps caps() const override;
   StepCaptures captures() const override { return graphs_.captures(); }
   DeviceInfo device() const override;
+  std::vector<std::string> describe() const override;
   double kv_token_bytes(const ModelConfig& config) const override {
     return 2.0 * kv_element_bytes() * cut(layer_shape(config, 0), options_.rank.share).kv_size();
   }

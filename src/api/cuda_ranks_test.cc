@@ -1,10 +1,15 @@
 // Several GPUs as the ranks of a model: what they answer is what one does.
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 
 #include "api/ranks_test.h"
+#include "backend/backend.h"
 #include "base/temporary_folder.h"
+#include "checkpoint/dummy.h"
+#include "model/forward.h"
 
 namespace moesaic {
 namespace {
@@ -93,6 +98,62 @@ INSTANTIATE_TEST_SUITE_P(Models, CudaRanks,
                                          Case{"slabs_default", "dummy:gpt-oss-20b,layers=3", 8, false},
                                          Case{"large", "dummy:gpt-oss-120b,layers=2,dense=bf16", 8, false}),
                          [](const auto& i) { return std::string(i.param.name); });
+
+// One of two ranks fails or stalls in the middle of a step, while the other's kernels wait for it.
+class CudaRankFailures : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpus() < 2) GTEST_SKIP() << "this machine has fewer than two usable GPUs";
+    ASSERT_TRUE(kLoadsAtOnce);
+  }
+  void load(RouterTrace trace) {
+    BackendOptions options{.tp = 2, .max_rows = 64};
+    options.router_trace = std::move(trace);
+    auto backend = create_backend("cuda", options);
+    ASSERT_TRUE(backend.ok()) << backend.status().message();
+    backend_ = std::move(backend).value();
+    ASSERT_TRUE(backend_->load(model_.config, model_.weights, {}).ok());
+    ASSERT_TRUE(backend_->alloc_kv({.page_tokens = kPageTokens, .full_pages = 2, .window_pages = 2}).ok());
+  }
+  Status step() {
+    const Batch batch{
+        .tokens = {7},
+        .positions = {0},
+        .sequences = {{.first_row = 0, .rows = 1, .context = 1, .full_pages = {1}, .window_pages = {1}}},
+        .logit_rows = {0}};
+    std::vector<float> logits(static_cast<size_t>(model_.config.vocab));
+    return forward(*backend_, model_.config, batch, logits);
+  }
+  // What the second step says, and that nothing waits for long afterwards.
+  void expect_loss(const RouterTrace& in_second_step) {
+    // A rank that stalls outlives the test.
+    load([in_second_step, layers = model_.config.layers, calls = std::make_shared<int>(0)](
+             int layer, int row, std::span<const float> logits) {
+      if (++*calls > layers) in_second_step(layer, row, logits);
+    });
+    ASSERT_EQ(step().message(), "");
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_NE(step().message().find("load the model again"), std::string::npos);
+    EXPECT_NE(step().message().find("load the model again"), std::string::npos);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  }
+
+  Checkpoint model_ = make_dummy("gpt-oss-20b,layers=2,vocab=4096").value();
+  std::unique_ptr<Backend> backend_;
+};
+
+TEST_F(CudaRankFailures, ARankThatThrowsLosesTheBackend) {
+  expect_loss([](int, int, std::span<const float>) { throw std::runtime_error("a rank that throws"); });
+  load(nullptr);  // again
+  EXPECT_EQ(step().message(), "");
+}
+
+TEST_F(CudaRankFailures, ARankThatStallsLosesTheBackend) {
+  auto gate = std::make_shared<std::promise<void>>();
+  expect_loss([stalls = gate->get_future().share()](int, int, std::span<const float>) { stalls.wait(); });
+  backend_.reset();
+  gate->set_value();
+}
 
 }  // namespace
 }  // namespace moesaic

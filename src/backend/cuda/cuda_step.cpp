@@ -306,12 +306,8 @@ Status CudaBackend::fault_of(int code) {
   RETURN_IF_ERROR(wait_(stream_, "step"));
   step_io_.forget();
   RETURN_IF_ERROR(check(cudaMemsetAsync(fault_.as<int>(), 0, sizeof(int), stream_), "step"));
-  lost_ = meet_after_fault();
+  lost_ = code == kRankAway ? error(StatusCode::kInternal, "{}", kRankAwayMessage) : meet_after_fault();
   RETURN_IF_ERROR(lost_);
-  if (code == kRankAway) {
-    lost_ = error(StatusCode::kInternal, "{}", kRankAwayMessage);
-    return lost_;
-  }
   if (code == kGaveUp) {
     RETURN_IF_ERROR(moe_.reset(model_, stream_));
     return error(StatusCode::kInternal, "moe: {}", kGaveUpMessage);

@@ -23,7 +23,7 @@
 //          ones. arrived: epochs only grow, and a larger one says as much.
 // Resident CTAs of one device do not wait for each other, but for other devices. Peers may therefore not
 // share
-//          a device, unless each has multiprocessors of its own. A wait of 9 s gives up (patience.cuh).
+//          a device, unless each has multiprocessors of its own. A wait of 4 to 9 s gives up (patience.cuh).
 #include <algorithm>
 
 #include "backend/cuda/kernels/common/gather.h"
@@ -64,7 +64,7 @@ __device__ __forceinline__ uint32_t wait_for_word(const RankLinks& links, int sl
   Patience patience;
   uint64_t word = 0;
   do word = ld_relaxed_system(links.inbox.at[links.rank] + slot);
-  while (word >> 32 != epoch && !patience.ended(links.fault, kRankAway));
+  while (word >> 32 != epoch && !patience.ended(links.fault, true));
   return static_cast<uint32_t>(word);
 }
 
@@ -118,8 +118,7 @@ __device__ void meet_ranks(const RankLinks& links, uint32_t epoch) {
     if (rank == links.rank) continue;
     const uint32_t* const from = links.arrived.at[links.rank] + rank * kGatherCtas + i % ctas;
     Patience patience;
-    while (static_cast<int32_t>(ld_acquire_system(from) - epoch) < 0 &&
-           !patience.ended(links.fault, kRankAway)) {
+    while (static_cast<int32_t>(ld_acquire_system(from) - epoch) < 0 && !patience.ended(links.fault, true)) {
     }
   }
 }

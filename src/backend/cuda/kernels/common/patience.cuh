@@ -9,7 +9,8 @@
 
 namespace moesaic::cuda {
 
-inline constexpr uint32_t kPatienceTicks = 3;  // begun ones: 8.6 to 12.9 s
+inline constexpr uint32_t kPatienceTicks = 3;      // begun ones: 8.6 to 12.9 s
+inline constexpr uint32_t kRankPatienceTicks = 2;  // for another rank: 4.3 to 8.6 s
 
 // Each thread has one for each of its waits. The fast path of a wait does not touch it; in the loop it costs
 // a counter.
@@ -18,13 +19,13 @@ class Patience {
   // Call it once for each look. True: give up; `fault` says that somebody has, and for what (gave_up.h). A
   // fault that is there already ends the wait, so that a kernel with many waits, and those behind it, give up
   // only once.
-  __device__ __forceinline__ bool ended(int* fault, int code = kGaveUp) {
+  __device__ __forceinline__ bool ended(int* fault, bool of_rank = false) {
     if (++looks_ % sm90::kLooksAtOnce != 0) return false;
     const uint32_t now = sm90::clock_ticks();
     if (looks_ == sm90::kLooksAtOnce) began_ = now;
     if (*static_cast<volatile int*>(fault) != 0) return true;
-    if (now - began_ < kPatienceTicks) return false;
-    *static_cast<volatile int*>(fault) = code;
+    if (now - began_ < (of_rank ? kRankPatienceTicks : kPatienceTicks)) return false;
+    *static_cast<volatile int*>(fault) = of_rank ? kRankAway : kGaveUp;
     return true;
   }
 

@@ -29,24 +29,24 @@ __device__ __forceinline__ bool has_empty(uint4 v) {
 }
 // A vector of h that this lane has copied; waits until it is complete, reading again what was not yet
 // written. When that takes too long, what is missing is NaN.
-__device__ __forceinline__ uint4 wait_for_words(uint8_t* to, const uint8_t* from, int* fault) {
+__device__ __forceinline__ uint4 wait_for_words(uint8_t* to, const uint8_t* from, const Params& p) {
   uint4 v = *reinterpret_cast<const uint4*>(to);
   if (!has_empty(v)) return v;
   Patience patience;
   do v = ld_volatile(from);
-  while (has_empty(v) && !patience.ended(fault));
+  while (has_empty(v) && !patience.ended(p.fault, p.peers > 0));
   *reinterpret_cast<uint4*>(to) = v;
   return v;
 }
 template <class C>
 __device__ __forceinline__ void wait_for_rows(MoeDecodeShared<C>& s, const half* rows, int n, int slot,
-                                              int warp, int* fault) {
+                                              int warp, const Params& p) {
   const int lane = threadIdx.x & 31;
   if (lane < kSliceLanes) {
     uint8_t* to = slice(s.act[slot], warp) + lane * 16;
     const uint8_t* from = slice(rows, warp) + lane * 16;
 #pragma unroll 1
-    for (int r = 0; r < n; ++r, to += kRowStride, from += kHidden * 2) wait_for_words(to, from, fault);
+    for (int r = 0; r < n; ++r, to += kRowStride, from += kHidden * 2) wait_for_words(to, from, p);
   }
   __syncwarp();
 }
@@ -211,7 +211,7 @@ __device__ void consume(MoeDecodeShared<C>& s, const Params& p, int warp) {
     next = load_item(s, i + 1);
     if (u.wait_rows) {
       cp_async_wait_group<0>();
-      wait_for_rows(s, p.h + (size_t)u.pair0 * kHidden, u.wait_rows, u.slots & 15, warp, p.fault);
+      wait_for_rows(s, p.h + (size_t)u.pair0 * kHidden, u.wait_rows, u.slots & 15, warp, p);
     }
     if (u.next_rows) {
       request_rows(s, p.h + (size_t)u.next_pair * kHidden, u.next_rows, u.next_slot, warp);
@@ -257,8 +257,8 @@ __device__ void consume_one(MoeDecodeShared<C>& s, const Params& p, int warp) {
   uint4 own[1] = {};
   const auto wait_for_own = [&](int e) {
     if (lane < kSliceLanes)
-      own[0] = wait_for_words(slice(s.act[e], warp) + lane * 16, slice(p.h + e * kHidden, warp) + lane * 16,
-                              p.fault);
+      own[0] =
+          wait_for_words(slice(s.act[e], warp) + lane * 16, slice(p.h + e * kHidden, warp) + lane * 16, p);
   };
 #pragma unroll 1
   for (int e = 0; e < kTopK; ++e) {

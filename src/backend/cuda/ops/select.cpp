@@ -160,10 +160,6 @@ double peak_flops(const Target& target, int multiprocessors) {
 }
 
 std::span<const LinearConfig> linear_configs() { return kLinearConfigs; }
-std::span<const AttentionConfig> attention_configs() { return kAttentionConfigs; }
-std::span<const ExpertsConfig> experts_configs() { return kExpertsConfigs; }
-std::span<const RouterConfig> router_configs() { return kRouterConfigs; }
-std::span<const SampleConfig> sample_configs() { return kSampleConfigs; }
 
 Result<LinearChoice> select(const LinearShape& s, const Target& target) {
   for (const LinearConfig& c : kLinearConfigs) {

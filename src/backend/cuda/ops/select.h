@@ -84,7 +84,6 @@ struct AttentionConfig {
   unsigned needs = 0;
   bool portable = false, invariant = true;
 };
-std::span<const AttentionConfig> attention_configs();
 Result<const AttentionConfig*> select(const AttentionShape& shape, const Target& target);
 
 // ---- the experts: how their weights lie in memory, and with that the kernels there are for them ----
@@ -110,7 +109,6 @@ struct ExpertsConfig {
   bool any_path = false, invariant = true;
   bool gpt_oss_sizes = false;  // compiled for these alone: slabs_take(), and their SwiGLU
 };
-std::span<const ExpertsConfig> experts_configs();
 Result<const ExpertsConfig*> select(const ExpertsShape& shape, const Target& target);
 
 // ---- the router: scores of the experts, and the choice among them ----
@@ -131,7 +129,6 @@ struct RouterConfig {
   bool slabs_only = false, chooses = false;
   int most_rows = 0, most_hidden = 0, most_experts = 0, most_top_k = 0;  // 0: any
 };
-std::span<const RouterConfig> router_configs();
 Result<const RouterConfig*> select(const RouterShape& shape, const Target& target);
 
 // ---- sampling on the device ----
@@ -145,7 +142,6 @@ struct SampleConfig {
   unsigned needs = 0;
   int most_vocab = 0;
 };
-std::span<const SampleConfig> sample_configs();
 Result<const SampleConfig*> select(const SampleShape& shape, const Target& target);
 
 }  // namespace moesaic::cuda

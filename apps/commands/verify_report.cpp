@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <sstream>
 #include <utility>
 
 #include "backend/profiling.h"
@@ -38,12 +39,13 @@ std::string value_in(const char* path, const std::string& key) {
   return {};
 }
 
-// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Fri ..."
+// "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build ..."
 std::string driver() {
-  const std::string text = value_in("/proc/driver/nvidia/version", "Kernel Module");
-  const size_t begin = text.find_first_of("0123456789");
-  if (begin == std::string::npos) return "none in /proc/driver/nvidia/version";
-  return "NVIDIA " + text.substr(begin, text.find_first_not_of("0123456789.", begin) - begin);
+  std::istringstream words(value_in("/proc/driver/nvidia/version", "NVRM version:"));
+  for (std::string word; words >> word;) {
+    if (word.find_first_not_of("0123456789.") == std::string::npos) return "NVIDIA " + word;
+  }
+  return "none in /proc/driver/nvidia/version";
 }
 
 std::string system_name() {

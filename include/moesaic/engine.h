@@ -32,7 +32,7 @@ namespace moesaic {
 struct ModelParts;  // of the program itself
 
 struct OpenOptions {
-  std::string device = "auto";  // auto, cpu, cuda[:i] or reference
+  std::string device = "auto";  // auto, cpu, cuda[:i], cuda:i,j (a rank each) or reference
   int threads = 0;  // of the cpu device; 0: one per physical core, within affinity and cgroup quota
   // auto: on a machine with several NUMA nodes each of these threads stays on the CPUs of one; off: no.
   std::string cpu_pin = "auto";
@@ -84,8 +84,9 @@ struct OpenOptions {
   // model at a time uses it. Without GiB half of what is free there. It holds what the texts say, for this
   // user alone. Empty: none.
   std::string kv_disk = {};
-  // Ranks that compute the model together, 1 to 8: each has a part of the weights and of K and V, and a part
-  // of `threads`. Answers are the same bits. cpu and reference (docs/design/parallel.md).
+  // Ranks that compute the model together, 1 to 8: each has a part of the weights and of K and V. On cuda
+  // each has a GPU, from `device` on, or those of a device "cuda:0,2"; else a part of `threads`. Answers are
+  // the same bits, on cuda with batch_invariant (docs/design/parallel.md).
   int tp = 1;
   KvWatcher on_kv_event = {};  // sees the prefix cache change
 };

@@ -168,8 +168,8 @@ class _Base:
         speculative: none, ngram, suffix or suffix:own. draft_tokens: of a guess; 0: as many as pay.
         kv_host: GiB of host memory for blocks of the prefix cache whose pages others needed. kv_disk: DIR or DIR:GiB,
             a folder for the same, found again by the next process.
-        tp: ranks that compute the model together, each with its part of the weights and of the threads; cpu and
-            reference. vLLM: tensor_parallel_size.
+        tp: ranks that compute the model together, each with its part of the weights: on cuda a GPU each, on cpu a
+            part of the threads. vLLM: tensor_parallel_size.
         seed: requests without a seed of their own get theirs from this one, in the order in which they are made; None:
             another each time.
         use_tqdm_on_load: standard error shows how much is loaded. progress: called instead with the bytes loaded and the

@@ -68,27 +68,34 @@ __device__ __forceinline__ uint32_t wait_for_word(const RankLinks& links, int sl
   return static_cast<uint32_t>(word);
 }
 
+// Where the i-th word that is not this rank's stands in a matrix.
+__device__ __forceinline__ int place_of_other(const RankColumns& columns, int rank, int width, int i) {
+  const int first = columns.first[rank], own = columns.first[rank + 1] - first, others = width - own;
+  const int row = i / others, column = i % others;
+  return row * width + column + (column < first ? 0 : own);
+}
+__device__ __forceinline__ int slot_of(uint32_t epoch, int place) {
+  return static_cast<int>(epoch % 2) * kInboxWords + place;
+}
+
 // The first threads send this rank's words and wait for nobody, so all words are sent whatever else has room.
 __global__ void __launch_bounds__(kThreads) gather_few_kernel(const RankLinks links, const Gather p) {
   launch_dependents();
   wait_for_predecessor();
   const int first = p.columns.first[links.rank], own = p.columns.first[links.rank + 1] - first;
-  const int sent = p.rows * own, received = p.rows * (p.width - own);
-  const int i = blockIdx.x * kThreads + threadIdx.x;
+  const int sent = p.rows * own, i = blockIdx.x * kThreads + threadIdx.x;
   const uint32_t epoch = static_cast<uint32_t>(*links.epoch + p.index);
   uint32_t* const whole = p.whole.at[links.rank];
   if (i < sent) {
     const int row = i / own, column = i % own, at = row * p.width + first + column;
     const uint32_t word = word_of(p, row, first + column, p.part[row * p.part_stride + column]);
-    const int slot = static_cast<int>(epoch % 2) * kInboxWords + at;
     each_peer(links, [&](int peer) {
-      st_relaxed_system(links.inbox.at[peer] + slot, word | static_cast<uint64_t>(epoch) << 32);
+      st_relaxed_system(links.inbox.at[peer] + slot_of(epoch, at), word | static_cast<uint64_t>(epoch) << 32);
     });
     whole[at] = word;
-  } else if (i - sent < received) {
-    const int others = p.width - own, row = (i - sent) / others, column = (i - sent) % others;
-    const int at = row * p.width + column + (column < first ? 0 : own);
-    whole[at] = wait_for_word(links, static_cast<int>(epoch % 2) * kInboxWords + at, epoch);
+  } else if (i < p.rows * p.width) {
+    const int at = place_of_other(p.columns, links.rank, p.width, i - sent);
+    whole[at] = wait_for_word(links, slot_of(epoch, at), epoch);
   }
 }
 
@@ -96,12 +103,12 @@ __global__ void __launch_bounds__(kThreads) gather_few_kernel(const RankLinks li
 // that are written are not its own, which alone it still reads.
 __global__ void __launch_bounds__(kThreads) receive_kernel(const RankLinks links, const Receive p) {
   launch_dependents();
-  const int row = blockIdx.y, column = blockIdx.x * kThreads + threadIdx.x;
-  const bool own = column >= p.columns.first[links.rank] && column < p.columns.first[links.rank + 1];
-  if (column < p.width && !own) {
+  const int own = p.columns.first[links.rank + 1] - p.columns.first[links.rank];
+  const int i = blockIdx.x * kThreads + threadIdx.x;
+  if (i < p.rows * (p.width - own)) {
     const uint32_t epoch = static_cast<uint32_t>(*links.epoch + p.index);
-    const int at = row * p.width + column;
-    p.x[at] = __uint_as_float(wait_for_word(links, static_cast<int>(epoch % 2) * kInboxWords + at, epoch));
+    const int at = place_of_other(p.columns, links.rank, p.width, i);
+    p.x[at] = __uint_as_float(wait_for_word(links, slot_of(epoch, at), epoch));
   }
   wait_for_predecessor();
 }
@@ -227,7 +234,7 @@ Status gather(const RankLinks& links, const Gather& p, cudaStream_t stream) {
 }
 
 Status receive(const RankLinks& links, const Receive& p, cudaStream_t stream) {
-  return launch(receive_kernel, dim3((p.width + kThreads - 1) / kThreads, p.rows), dim3(kThreads), 0, stream,
+  return launch(receive_kernel, dim3((p.rows * p.width + kThreads - 1) / kThreads), dim3(kThreads), 0, stream,
                 links, p);
 }
 

@@ -1,0 +1,230 @@
+// Exchanges between ranks on the host, all ranks at once.
+#include "backend/cuda/kernels/common/gather.cu"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "backend/cuda/kernels/common/word_sender.cuh"
+#include "backend/cuda/testing/host_simulator/thread_block.h"
+
+namespace moesaic::cuda {
+namespace {
+
+// Ranks that exchange matrices of random words, of which each makes its columns, in units of 32.
+class Exchanges {
+ public:
+  Exchanges(int ranks, int rows, int width) : ranks_(ranks), rows_(rows), width_(width) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      inboxes_.emplace_back(2 * kInboxWords), arrived_.emplace_back(kMostRanks * kGatherCtas);
+      const Range range = RankShare{rank, ranks}.rows(width);
+      columns_.first[rank + 1] = static_cast<int>(range.first + range.count);
+    }
+    for (int rank = 0; rank < ranks; ++rank) {
+      RankLinks& l = links_.emplace_back(
+          RankLinks{.rank = rank, .ranks = ranks, .epoch = &epoch_, .fault = &faults_[rank]});
+      for (int r = 0; r < ranks; ++r)
+        l.inbox.at[r] = inboxes_[r].data(), l.arrived.at[r] = arrived_[r].data();
+    }
+  }
+
+  // The index-th exchange of a step. compact: this rank's words stand apart from the whole.
+  std::vector<Gather> begin(int index, bool compact = false) {
+    whole_.assign(ranks_, std::vector<uint32_t>(rows_ * width_, 0xDEADu));
+    parts_.assign(ranks_, {});
+    expected_.resize(rows_ * width_);
+    for (uint32_t& word : expected_) word = rng_();
+    std::vector<Gather> gathers;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const int first = columns_.first[rank], own = columns_.first[rank + 1] - first;
+      for (int row = 0; row < rows_; ++row) {
+        const auto from = expected_.begin() + row * width_ + first;
+        if (compact)
+          parts_[rank].insert(parts_[rank].end(), from, from + own);
+        else
+          std::copy_n(from, own, whole_[rank].begin() + row * width_ + first);
+      }
+      Gather& g = gathers.emplace_back(Gather{.index = index,
+                                              .part = compact ? parts_[rank].data() : &whole_[rank][first],
+                                              .part_stride = compact ? own : width_,
+                                              .width = width_,
+                                              .rows = rows_,
+                                              .columns = columns_});
+      for (int r = 0; r < ranks_; ++r) g.whole.at[r] = whole_[r].data();
+    }
+    return gathers;
+  }
+  template <typename Kernel>
+  void run(unsigned ctas, const Kernel& kernel, unsigned ranks) const {
+    EXPECT_TRUE(on_host::run_at_once(
+        ctas, kThreads, {}, [&] { kernel(blockIdx.z); }, 1, ranks));
+  }
+  template <typename Kernel>
+  void run(unsigned ctas, const Kernel& kernel) const {
+    run(ctas, kernel, ranks_);
+  }
+  bool all_have_all() const {
+    return std::ranges::all_of(whole_, [&](const auto& whole) { return whole == expected_; });
+  }
+
+  const RankLinks& links(int rank) const { return links_[rank]; }
+  int fault(int rank) const { return faults_[rank]; }
+  std::vector<uint32_t>& expected() { return expected_; }
+  std::vector<uint32_t>& whole(int rank) { return whole_[rank]; }
+  const RankColumns& columns() const { return columns_; }
+  unsigned few_ctas() const { return static_cast<unsigned>((rows_ * width_ + kThreads - 1) / kThreads); }
+
+ private:
+  const int ranks_, rows_, width_;
+  int32_t epoch_ = 4096;
+  std::mt19937 rng_{11};
+  std::vector<std::vector<uint64_t>> inboxes_;
+  std::vector<std::vector<uint32_t>> arrived_, whole_, parts_;
+  std::vector<uint32_t> expected_;
+  RankColumns columns_;
+  std::vector<RankLinks> links_;
+  int faults_[kMostRanks] = {};
+};
+
+// The inbox's halves are used again and again.
+TEST(Gather, FewWords) {
+  for (const int ranks : {2, 3, 8}) {
+    Exchanges all(ranks, 3, 32 * 9);
+    for (int index = 0; index < 6; ++index) {
+      const std::vector<Gather> p = all.begin(index, index % 2 == 1);
+      all.run(all.few_ctas(), [&](int rank) { gather_few_kernel(all.links(rank), p[rank]); });
+      EXPECT_TRUE(all.all_have_all()) << ranks << " ranks, exchange " << index;
+    }
+  }
+}
+
+TEST(Gather, ManyWords) {
+  for (const int ranks : {2, 3, 8}) {
+    Exchanges all(ranks, 50, 32 * 9);
+    for (int index = 0; index < 4; ++index) {
+      const std::vector<Gather> p = all.begin(index, index % 2 == 1);
+      all.run(3, [&](int rank) {
+        index < 2 ? gather_many_kernel<uint4>(all.links(rank), p[rank])
+                  : gather_many_kernel<uint32_t>(all.links(rank), p[rank]);
+      });
+      EXPECT_TRUE(all.all_have_all()) << ranks << " ranks, exchange " << index;
+    }
+  }
+}
+
+// What the experts' kernels defer, as the norm adds it.
+TEST(Gather, AddsWhatIsDeferred) {
+  constexpr int kRows = 20, kWidth = 96, kTopK = 4;
+  Exchanges all(2, kRows, kWidth);
+  std::mt19937 rng(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> expert_out(kRows * kTopK * kWidth), weights(kRows * kTopK);
+  std::vector<int32_t> permuted(kRows * kTopK);
+  for (float& v : expert_out) v = normal(rng);
+  for (float& v : weights) v = normal(rng);
+  for (size_t i = 0; i < permuted.size(); ++i) permuted[i] = static_cast<int32_t>(permuted.size() - 1 - i);
+  for (const bool few : {true, false}) {
+    std::vector<Gather> p = all.begin(few ? 0 : 1);
+    for (Gather& g : p)
+      g.deferred = {.expert_out = expert_out.data(),
+                    .weights = weights.data(),
+                    .permuted_rows = permuted.data(),
+                    .top_k = kTopK};
+    for (int i = 0; i < kRows * kWidth; ++i) {
+      float sum = normal(rng);
+      for (int rank = 0; rank < 2; ++rank) all.whole(rank)[i] = __float_as_uint(sum);
+      for (int k = 0; k < kTopK; ++k) {
+        const int pair = i / kWidth * kTopK + k;
+        sum = fmaf(weights[pair], expert_out[permuted[pair] * kWidth + i % kWidth], sum);
+      }
+      all.expected()[i] = __float_as_uint(sum);
+    }
+    all.run(few ? all.few_ctas() : 2, [&](int rank) {
+      few ? gather_few_kernel(all.links(rank), p[rank]) : gather_many_kernel<uint4>(all.links(rank), p[rank]);
+    });
+    EXPECT_TRUE(all.all_have_all()) << few;
+  }
+}
+
+// A kernel that makes floats sends them; the next one takes the others'.
+TEST(Gather, WordsThatAKernelSends) {
+  constexpr int kRanks = 3, kRows = 2, kWidth = 160;
+  Exchanges all(kRanks, kRows, kWidth);
+  for (int index = 0; index < 3; ++index) {
+    all.begin(index);
+    all.run(1, [&](int rank) {
+      const RankLinks& links = all.links(rank);
+      WordSender sender{
+          .epoch = links.epoch, .index = index, .width = kWidth, .first = all.columns().first[rank]};
+      for (int r = 0; r < kRanks; ++r)
+        if (r != rank) sender.inbox[sender.peers++] = links.inbox.at[r];
+      const int own = all.columns().first[rank + 1] - sender.first;
+      for (int i = threadIdx.x; i < kRows * own; i += kThreads) {
+        const int row = i / own, column = i % own;
+        send_word(sender, epoch_of(sender), row, column,
+                  __uint_as_float(all.whole(rank)[row * kWidth + sender.first + column]));
+      }
+    });
+    std::vector<Receive> p;
+    for (int rank = 0; rank < kRanks; ++rank)
+      p.push_back({.index = index,
+                   .x = reinterpret_cast<float*>(all.whole(rank).data()),
+                   .width = kWidth,
+                   .rows = kRows,
+                   .columns = all.columns()});
+    all.run(1, [&](int rank) { receive_kernel(all.links(rank), p[rank]); });
+    EXPECT_TRUE(all.all_have_all()) << index;
+  }
+}
+
+// Blocks of 32 columns, of which two share 128 bytes of a token: a rank may have one of them.
+TEST(Gather, TilesOfActivations) {
+  constexpr int kCols = 320, kRanks = 3;
+  const WorkTile tiles[] = {{0, 0, 5, 0}, {1, 5, 37, 8}, {2, 42, 128, 56}};
+  const int count = 3, tokens = 56 + 128;
+  const int first[kRanks + 1] = {0, 3, 7, 10};
+  Exchanges all(kRanks, 1, 32);
+  std::vector<std::vector<uint8_t>> whole(kRanks, std::vector<uint8_t>(tokens * kCols * 2));
+  std::vector<uint8_t> expected(whole[0].size());
+  std::mt19937 rng(3);
+  for (const WorkTile& tile : tiles) {
+    for (int token = 0; token < tile.count; ++token) {
+      for (int chunk = 0; chunk < kCols / 8; ++chunk) {
+        const int at = tile.start * kCols * 2 + chunk / 8 * tile_width(tile.count) * 128 + token * 128 +
+                       (chunk % 8 ^ token % 8) * 16;
+        int owner = 0;
+        while (chunk / 4 >= first[owner + 1]) ++owner;
+        for (int i = 0; i < 16; ++i)
+          expected[at + i] = whole[owner][at + i] = static_cast<uint8_t>(rng() | 1);
+      }
+    }
+  }
+  all.run(2, [&](int rank) {
+    GatherTiles p{.cols = kCols,
+                  .first = first[rank],
+                  .count = first[rank + 1] - first[rank],
+                  .work_tiles = tiles,
+                  .work_tile_count = &count};
+    for (int r = 0; r < kRanks; ++r) p.whole.at[r] = whole[r].data();
+    gather_tiles_kernel(all.links(rank), p);
+  });
+  for (int rank = 0; rank < kRanks; ++rank) EXPECT_EQ(whole[rank], expected) << rank;
+}
+
+TEST(Gather, GivesUpWhereARankDoesNotCome) {
+  for (const bool few : {true, false}) {
+    Exchanges all(2, 2, 64);
+    const std::vector<Gather> p = all.begin(0);
+    all.run(
+        1,
+        [&](int rank) {
+          few ? gather_few_kernel(all.links(rank), p[rank])
+              : gather_many_kernel<uint4>(all.links(rank), p[rank]);
+        },
+        1);
+    EXPECT_EQ(all.fault(0), kRankAway) << few;
+  }
+}
+
+}  // namespace
+}  // namespace moesaic::cuda

@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "backend/host_kv_copier.h"
+#include "base/error.h"
 #include "core/choose_token.h"
 #include "drafting/make_drafter.h"
 #include "engine/engine.h"
@@ -56,6 +57,7 @@ class LateBackend final : public Backend {
   bool can_sample() const override { return samples_; }
   bool can_edit() const override { return edits_; }
   Status edit_rows(std::span<const EditedRow> rows) override {
+    MOESAIC_CHECK(!steps_.empty() && !steps_.back().sampling.empty());
     edited_.back().assign(rows.begin(), rows.end());
     if (when_edited_) when_edited_(rows);
     return {};

@@ -320,6 +320,7 @@ void Scheduler::set_sampling(ScheduledBatch& scheduled) const {
     }
     if (!one && speculator_ != nullptr) {
       b.host_rows.clear();
+      for (WantedRow& other : scheduled.wanted) other.edited = false;
       return MOESAIC_CHECK(b.continuations.empty());
     }
     if (!one) b.host_rows.push_back(static_cast<int32_t>(std::ssize(sampling)));

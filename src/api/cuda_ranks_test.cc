@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <future>
+#include <thread>
 
 #include "api/ranks_test.h"
 #include "backend/backend.h"
@@ -99,8 +100,8 @@ INSTANTIATE_TEST_SUITE_P(Models, CudaRanks,
                                          Case{"large", "dummy:gpt-oss-120b,layers=2,dense=bf16", 8, false}),
                          [](const auto& i) { return std::string(i.param.name); });
 
-// One of two ranks fails or stalls in the middle of a step, while the other's kernels wait for it.
-class CudaRankFailures : public testing::Test {
+// Steps of two ranks: one fails or stalls in the middle, while the other's kernels wait for it.
+class CudaRankSteps : public testing::Test {
  protected:
   void SetUp() override {
     if (gpus() < 2) GTEST_SKIP() << "this machine has fewer than two usable GPUs";
@@ -115,14 +116,15 @@ class CudaRankFailures : public testing::Test {
     ASSERT_TRUE(backend_->load(model_.config, model_.weights, {}).ok());
     ASSERT_TRUE(backend_->alloc_kv({.page_tokens = kPageTokens, .full_pages = 2, .window_pages = 2}).ok());
   }
-  Status step() {
+  Status step() { return step(*backend_); }
+  Status step(Backend& backend) {
     const Batch batch{
         .tokens = {7},
         .positions = {0},
         .sequences = {{.first_row = 0, .rows = 1, .context = 1, .full_pages = {1}, .window_pages = {1}}},
         .logit_rows = {0}};
     std::vector<float> logits(static_cast<size_t>(model_.config.vocab));
-    return forward(*backend_, model_.config, batch, logits);
+    return forward(backend, model_.config, batch, logits);
   }
   // What the second step says, and that nothing waits for long afterwards.
   void expect_loss(const RouterTrace& in_second_step) {
@@ -142,13 +144,26 @@ class CudaRankFailures : public testing::Test {
   std::unique_ptr<Backend> backend_;
 };
 
-TEST_F(CudaRankFailures, ARankThatThrowsLosesTheBackend) {
+// Both models' kernels wait for the other GPU, and those of one must not keep those of the other from it.
+TEST_F(CudaRankSteps, TwoModelsTakeTurns) {
+  load(nullptr);
+  std::unique_ptr<Backend> first = std::move(backend_);
+  load(nullptr);
+  const auto steps = [&](Backend& backend) {
+    for (int i = 0; i < 200; ++i) ASSERT_EQ(step(backend).message(), "") << i;
+  };
+  std::thread other([&] { steps(*first); });
+  steps(*backend_);
+  other.join();
+}
+
+TEST_F(CudaRankSteps, ARankThatThrowsLosesTheBackend) {
   expect_loss([](int, int, std::span<const float>) { throw std::runtime_error("a rank that throws"); });
   load(nullptr);  // again
   EXPECT_EQ(step().message(), "");
 }
 
-TEST_F(CudaRankFailures, ARankThatStallsLosesTheBackend) {
+TEST_F(CudaRankSteps, ARankThatStallsLosesTheBackend) {
   auto gate = std::make_shared<std::promise<void>>();
   expect_loss([stalls = gate->get_future().share()](int, int, std::span<const float>) { stalls.wait(); });
   backend_.reset();

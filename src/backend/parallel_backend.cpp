@@ -341,6 +341,10 @@ void ParallelBackend::unembed(std::span<float> logits) {
 }
 
 Status ParallelBackend::end_step() {
+  // Devices must have the steps of several models in one order, where their kernels wait for other devices.
+  static std::mutex launches;
+  std::unique_lock lock(launches, std::defer_lock);
+  if (together_) lock.lock();
   RETURN_IF_ERROR(run_within_limit([step = step_](int rank, Backend& backend) {
     return run_step(backend, *step, rank == 0 ? std::span(step->logits) : std::span<float>());
   }));

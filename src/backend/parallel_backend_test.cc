@@ -174,5 +174,15 @@ TEST(Exchange, EachGetsTheWhole) {
   EXPECT_TRUE(exchange.failure().ok());
 }
 
+TEST(RankDevices, AreNamedOneByOne) {
+  const auto refusal = [](const char* device, int tp) {
+    return create_backend(device, {.tp = tp}).status().message();
+  };
+  EXPECT_NE(refusal("cuda:0,0", 1).find("a GPU of its own"), std::string::npos);
+  EXPECT_NE(refusal("cuda:0,1", 3).find("names 2 GPUs"), std::string::npos);
+  for (const char* device : {"cuda:", "cuda:0,", "cuda:,1", "cuda:0,-1", "cuda:0;1", "cuda:99999999999"})
+    EXPECT_NE(refusal(device, 1).find("use cuda, cuda:N, or cuda:N,M"), std::string::npos) << device;
+}
+
 }  // namespace
 }  // namespace moesaic

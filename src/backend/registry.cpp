@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "backend/backend.h"
 #include "backend/cpu/cpu_backend.h"
@@ -104,6 +105,8 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
     if (indices.size() > 1) {
       const int count = static_cast<int>(indices.size());
       if (chosen.tp == 1) chosen.tp = count;
+      if (std::set(indices.begin(), indices.end()).size() < indices.size())
+        return invalid("device '{}': each rank needs a GPU of its own", device);
       if (chosen.tp != count)
         return invalid("--tp {}: device '{}' names {} GPUs; use one for each rank", chosen.tp, device, count);
       chosen.devices = indices;

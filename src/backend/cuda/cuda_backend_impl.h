@@ -48,6 +48,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   Status alloc_kv(const KvLayout& layout) override;
   std::string kv_page_format() const override;
   size_t kv_page_bytes() const override {
+    if (model_.layers.empty()) return 0;
     return 2 * kv_element_bytes() * kv_layout_.page_tokens * model_.layers[0].shape.kv_size();
   }
   Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override;

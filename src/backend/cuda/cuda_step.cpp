@@ -261,6 +261,7 @@ Status CudaBackend::end_step() {
   if (timed_) RETURN_IF_ERROR(timer_.finish(stream_, profile_));
   RETURN_IF_ERROR(fault_status_);
   RETURN_IF_ERROR(graphs_.launch(shape_, stream_));
+  RETURN_IF_ERROR(ranks_.end_step(stream_));
   CudaDraftHead::Step step;
   if (shape_.samples)
     step = {.tokens = input(at_.tokens),

@@ -36,7 +36,7 @@ MoeScratch deal(MemoryPieces& pieces, const Sizes& s) {
   scratch.work_tiles = pieces.take<WorkTile>((pairs + s.experts) * sizeof(WorkTile));
   scratch.work_tile_count = pieces.take<int>(sizeof(int));
   scratch.arrived = pieces.take<int>(sizeof(int));
-  scratch.tiles = pieces.take<void>(room(s.hidden));
+  scratch.tiles = pieces.take<void>(room(std::max(s.hidden, s.intermediate)));  // a rank's columns, too
   scratch.hidden = pieces.take<void>(room(s.intermediate));
   scratch.out = pieces.take<float>(pairs * s.hidden * 4);
   return scratch;

@@ -1,5 +1,8 @@
 #include "backend/cuda/ops/rank_exchange.h"
 
+#include <map>
+#include <mutex>
+
 #include "base/error.h"
 
 namespace moesaic::cuda {
@@ -7,6 +10,20 @@ namespace {
 
 constexpr uint32_t kMostExchanges = 1024;  // of a step
 constexpr uint32_t kMostSteps = (1u << 31) / kMostExchanges - 1;
+
+// The last step of ranks on each device, of whatever model. ParallelBackend launches one step after the
+// other, so all devices have them in the same order.
+struct LastStep {
+  std::mutex mutex;
+  const RankExchange* of = nullptr;
+  cudaEvent_t ended = nullptr;
+};
+LastStep& last_step(int device) {
+  static std::map<int, LastStep> all;
+  static std::mutex mutex;
+  const std::scoped_lock lock(mutex);
+  return all[device];
+}
 
 template <typename To, typename From>
 OfRanks<To> cast(const OfRanks<From>& from) {
@@ -24,7 +41,7 @@ Result<std::vector<uint64_t>> RankExchange::words_of_ranks(uint64_t mine) {
 }
 
 Status RankExchange::open(const RankPlace& place, int device, int* fault) {
-  place_ = place;
+  place_ = place, device_ = device;
   if (alone()) return {};
   RETURN_IF_ERROR(map_peers(device));
   constexpr size_t kInboxBytes = size_t{2} * kInboxWords * sizeof(uint64_t);
@@ -39,7 +56,16 @@ Status RankExchange::open(const RankPlace& place, int device, int* fault) {
   return {};
 }
 
+// Kernels are chosen by what a device has: ranks of different kinds would launch different exchanges.
 Status RankExchange::map_peers(int device) {
+  cudaDeviceProp own{};
+  RETURN_IF_ERROR(check(cudaGetDeviceProperties(&own, device), "ranks"));
+  const auto kind = static_cast<uint64_t>(own.major * 1000 + own.minor * 10) << 32 |
+                    static_cast<uint64_t>(own.multiProcessorCount);
+  ASSIGN_OR_RETURN(const std::vector<uint64_t> kinds, words_of_ranks(kind));
+  if (std::ranges::any_of(kinds, [&](uint64_t other) { return other != kind; }))
+    return error(StatusCode::kUnsupported,
+                 "--tp: the GPUs are of different kinds; name alike ones by --device");
   ASSIGN_OR_RETURN(const std::vector<uint64_t> devices, words_of_ranks(static_cast<uint64_t>(device)));
   for (const uint64_t word : devices) {
     const int peer = static_cast<int>(word);
@@ -65,6 +91,12 @@ Status RankExchange::map_peers(int device) {
 Result<int32_t> RankExchange::begin_step(cudaStream_t stream) {
   index_ = 0;
   if (alone()) return 0;
+  {
+    LastStep& last = last_step(device_);
+    const std::scoped_lock lock(last.mutex);
+    if (last.ended != nullptr && last.of != this)
+      RETURN_IF_ERROR(check(cudaStreamWaitEvent(stream, last.ended), "ranks"));
+  }
   if (++steps_ > kMostSteps) {
     RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), "the exchange"));
     RETURN_IF_ERROR(meet());
@@ -75,6 +107,16 @@ Result<int32_t> RankExchange::begin_step(cudaStream_t stream) {
     steps_ = 1;
   }
   return static_cast<int32_t>(steps_ * kMostExchanges);
+}
+
+Status RankExchange::end_step(cudaStream_t stream) {
+  if (alone()) return {};
+  LastStep& last = last_step(device_);
+  const std::scoped_lock lock(last.mutex);
+  if (last.ended == nullptr)
+    RETURN_IF_ERROR(check(cudaEventCreateWithFlags(&last.ended, cudaEventDisableTiming), "ranks"));
+  last.of = this;
+  return check(cudaEventRecord(last.ended, stream), "ranks");
 }
 
 Status RankExchange::gather(Gather p, cudaStream_t stream) {

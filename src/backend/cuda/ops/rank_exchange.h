@@ -9,6 +9,9 @@
 
 namespace moesaic::cuda {
 
+// Of a model that has ranks. Each has up to four exchanges, and one of a step's 1,024 epochs for each.
+inline constexpr int kMostRankLayers = 250;
+
 class RankExchange {
  public:
   bool alone() const { return place_.alone(); }
@@ -33,8 +36,10 @@ class RankExchange {
   Status meet() { return alone() ? Status() : words_of_ranks(0).status(); }
 
   // Before a step's inputs are sent: the epoch of its first exchange, for StepLayout::epoch. at: where the
-  // device will find it.
+  // device will find it. Kernels that wait for other GPUs must not share theirs with another model's: the
+  // step begins when the last one that ended here has ended on the device.
   Result<int32_t> begin_step(cudaStream_t stream);
+  Status end_step(cudaStream_t stream);
   void find_epoch(const int32_t* at) { links_.epoch = at; }
 
   // Columns of floats, or of pairs of 16-bit values: this rank's part goes to all, theirs come. `part` may
@@ -64,6 +69,7 @@ class RankExchange {
   Status map_peers(int device);
 
   RankPlace place_;
+  int device_ = 0;
   DeviceBuffer inbox_, arrived_;
   RankLinks links_;
   uint32_t steps_ = 0;  // since the epochs began

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/kernels/common/attention.h"
 #include "backend/cuda/ops/expert_weights.h"
+#include "backend/cuda/ops/rank_exchange.h"
 #include "backend/cuda/ops/select.h"
 #include "backend/cuda/weights/upload.h"
 #include "base/error.h"
@@ -125,8 +126,8 @@ Status check_rank(const ModelConfig& c, const Paths& paths, const RankPlace& ran
   if (paths.w4a8 || paths.dense_mx)
     return error(StatusCode::kUnsupported,
                  "cuda: MoE path w4a8 has one rank; use --moe-path auto, or --tp 1");
-  if (c.layers < 2)
-    return error(StatusCode::kUnsupported, "cuda: a model of one layer has one rank; use --tp 1");
+  if (c.layers < 2 || c.layers > kMostRankLayers)
+    return error(StatusCode::kUnsupported, "cuda: a model of {} layers has one rank; use --tp 1", c.layers);
   return {};
 }
 

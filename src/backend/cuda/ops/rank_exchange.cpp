@@ -8,8 +8,8 @@
 namespace moesaic::cuda {
 namespace {
 
-constexpr uint32_t kMostExchanges = 1024;  // of a step
-constexpr uint32_t kMostSteps = (1u << 31) / kMostExchanges - 1;
+constexpr uint32_t kMostSteps = (1u << 31) / kStepEpochs - 1;
+static_assert(kMostRankLayers * 4 + 1 < static_cast<int>(kStepEpochs));
 
 // The last step of ranks on each device, of whatever model. ParallelBackend launches one step after the
 // other, so all devices have them in the same order.
@@ -44,7 +44,7 @@ Status RankExchange::open(const RankPlace& place, int device, int* fault) {
   place_ = place, device_ = device;
   if (alone()) return {};
   RETURN_IF_ERROR(map_peers(device));
-  constexpr size_t kInboxBytes = size_t{2} * kInboxWords * sizeof(uint64_t);
+  constexpr size_t kInboxBytes = sizeof(uint64_t) * kInboxQuarters * kInboxWords;
   ASSIGN_OR_RETURN(inbox_, DeviceBuffer::allocate(kInboxBytes, "the exchange"));
   ASSIGN_OR_RETURN(arrived_,
                    DeviceBuffer::allocate(kMostRanks * kGatherCtas * sizeof(uint32_t), "the exchange"));
@@ -106,7 +106,7 @@ Result<int32_t> RankExchange::begin_step(cudaStream_t stream) {
     RETURN_IF_ERROR(meet());
     steps_ = 1;
   }
-  return static_cast<int32_t>(steps_ * kMostExchanges);
+  return static_cast<int32_t>(steps_ * kStepEpochs);
 }
 
 Status RankExchange::end_step(cudaStream_t stream) {

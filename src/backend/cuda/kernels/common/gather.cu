@@ -14,13 +14,14 @@
 //          NVLink's bandwidth in one direction.
 //
 // Ordering Who overwrites what others may still read:
-//          Inbox: exchange e uses half e % 2. A rank writes e + 2 behind its exchange e + 1, for which it has
-//          seen a word of each rank; each of those was written by a kernel that began (wait_for_predecessor)
-//          when its rank's exchange e had ended. So nobody still polls for e.
-//          Matrices: a rank writes to another's matrix in exchange e what was last read there before that
-//          rank's part of an exchange e' < e, which this rank has seen. The step's order of exchanges
-//          (attended, x, h, x) gives every matrix such an e' between the reading of its old words and its new
-//          ones. arrived: epochs only grow, and a larger one says as much.
+//          Inbox: it has four quarters (inbox_slot()), so another exchange lies between two that use the
+//          same. A rank writes to a quarter again behind that exchange e', for which it has seen a word or
+//          flag of each rank; each of those was written by a kernel that began (wait_for_predecessor) when
+//          its rank had ended all before e'. So nobody still polls there. Matrices: a rank writes to
+//          another's matrix in exchange e what was last read there before that rank's part of an exchange e'
+//          < e, which this rank has seen. The step's order of exchanges (attended, x, h, x) gives every
+//          matrix such an e' between the reading of its old words and its new ones. arrived: epochs only
+//          grow, and a larger one says as much.
 // Resident CTAs of one device do not wait for each other, but for other devices. Peers may therefore not
 // share
 //          a device, unless each has multiprocessors of its own. A wait of 4 to 9 s gives up (patience.cuh).
@@ -74,10 +75,6 @@ __device__ __forceinline__ int place_of_other(const RankColumns& columns, int ra
   const int row = i / others, column = i % others;
   return row * width + column + (column < first ? 0 : own);
 }
-__device__ __forceinline__ int slot_of(uint32_t epoch, int place) {
-  return static_cast<int>(epoch % 2) * kInboxWords + place;
-}
-
 // The first threads send this rank's words and wait for nobody, so all words are sent whatever else has room.
 __global__ void __launch_bounds__(kThreads) gather_few_kernel(const RankLinks links, const Gather p) {
   launch_dependents();
@@ -90,12 +87,13 @@ __global__ void __launch_bounds__(kThreads) gather_few_kernel(const RankLinks li
     const int row = i / own, column = i % own, at = row * p.width + first + column;
     const uint32_t word = word_of(p, row, first + column, p.part[row * p.part_stride + column]);
     each_peer(links, [&](int peer) {
-      st_relaxed_system(links.inbox.at[peer] + slot_of(epoch, at), word | static_cast<uint64_t>(epoch) << 32);
+      st_relaxed_system(links.inbox.at[peer] + inbox_slot(epoch, at), word | static_cast<uint64_t>(epoch)
+                                                                                 << 32);
     });
     whole[at] = word;
   } else if (i < p.rows * p.width) {
     const int at = place_of_other(p.columns, links.rank, p.width, i - sent);
-    whole[at] = wait_for_word(links, slot_of(epoch, at), epoch);
+    whole[at] = wait_for_word(links, inbox_slot(epoch, at), epoch);
   }
 }
 
@@ -108,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) receive_kernel(const RankLinks links
   if (i < p.rows * (p.width - own)) {
     const uint32_t epoch = static_cast<uint32_t>(*links.epoch + p.index);
     const int at = place_of_other(p.columns, links.rank, p.width, i);
-    p.x[at] = __uint_as_float(wait_for_word(links, slot_of(epoch, at), epoch));
+    p.x[at] = __uint_as_float(wait_for_word(links, inbox_slot(epoch, at), epoch));
   }
   wait_for_predecessor();
 }

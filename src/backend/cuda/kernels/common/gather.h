@@ -17,7 +17,7 @@ inline constexpr int kGatherCtas = 132;  // most of one exchange
 // What all exchanges of a step share.
 struct RankLinks {
   int rank = 0, ranks = 1;
-  OfRanks<uint64_t> inbox;    // [2][kInboxWords]
+  OfRanks<uint64_t> inbox;    // [kInboxQuarters][kInboxWords]
   OfRanks<uint32_t> arrived;  // [ranks][kGatherCtas]: the last exchange for which this CTA's part is there
   const int32_t* epoch = nullptr;  // of the step's first exchange; none is 0
   int* fault = nullptr;            // becomes kRankAway (gave_up.h)

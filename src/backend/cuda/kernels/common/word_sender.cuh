@@ -17,7 +17,7 @@ __device__ __forceinline__ uint32_t epoch_of(const WordSender& s) {
 __device__ __forceinline__ void send_word(const WordSender& s, uint32_t epoch, int row, int column,
                                           float value) {
   const uint64_t word = __float_as_uint(value) | static_cast<uint64_t>(epoch) << 32;
-  const int slot = static_cast<int>(epoch % 2) * kInboxWords + row * s.width + s.first + column;
+  const int slot = inbox_slot(epoch, row * s.width + s.first + column);
 #pragma unroll
   for (int i = 0; i < kMostRanks - 1; ++i)
     if (i < s.peers) st_relaxed_system(s.inbox[i] + slot, word);

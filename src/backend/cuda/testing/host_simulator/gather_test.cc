@@ -16,7 +16,7 @@ class Exchanges {
  public:
   Exchanges(int ranks, int rows, int width) : ranks_(ranks), rows_(rows), width_(width) {
     for (int rank = 0; rank < ranks; ++rank) {
-      inboxes_.emplace_back(2 * kInboxWords), arrived_.emplace_back(kMostRanks * kGatherCtas);
+      inboxes_.emplace_back(kInboxQuarters * kInboxWords), arrived_.emplace_back(kMostRanks * kGatherCtas);
       const Range range = RankShare{rank, ranks}.rows(width);
       columns_.first[rank + 1] = static_cast<int>(range.first + range.count);
     }
@@ -94,6 +94,17 @@ TEST(Gather, FewWords) {
       const std::vector<Gather> p = all.begin(index, index % 2 == 1);
       all.run(all.few_ctas(), [&](int rank) { gather_few_kernel(all.links(rank), p[rank]); });
       EXPECT_TRUE(all.all_have_all()) << ranks << " ranks, exchange " << index;
+    }
+  }
+}
+
+// However many exchanges a step has: a rank may have begun the next one while another still polls for the last.
+TEST(Gather, NeighboursUseOtherQuarters) {
+  for (uint32_t step = 1; step < 4; ++step) {
+    for (uint32_t count = 1; count < 12; ++count) {
+      const uint32_t first = step * kStepEpochs, last = first + count - 1;
+      EXPECT_NE(inbox_slot(last, 0), inbox_slot(first + kStepEpochs, 0)) << count;
+      EXPECT_NE(inbox_slot(last, 0), inbox_slot(last + 1, 0)) << count;
     }
   }
 }

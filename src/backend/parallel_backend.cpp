@@ -132,7 +132,7 @@ class ParallelBackend final : public Backend {
   ~ParallelBackend() override;
 
   BackendCaps caps() const override;
-  DeviceInfo device() const override { return first().device(); }
+  DeviceInfo device() const override;
   std::vector<std::string> describe() const override { return first().describe(); }
   double kv_token_bytes(const ModelConfig& config) const override;
   std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
@@ -233,6 +233,18 @@ BackendCaps ParallelBackend::caps() const {
   caps.name = fmt::format("{} ranks, each {}", count(), caps.name);
   caps.threads *= static_cast<int>(count());
   return caps;
+}
+
+// As create_backend() takes it: "cuda:0,1". Ranks of a host have one device.
+DeviceInfo ParallelBackend::device() const {
+  DeviceInfo all = first().device();
+  for (size_t rank = 1; rank < count(); ++rank) {
+    const DeviceInfo own = ranks_->backends[rank]->device();
+    if (own.name == all.name) break;
+    all.name += "," + own.name.substr(own.name.find(':') + 1);
+    all.memory_total += own.memory_total, all.memory_free += own.memory_free;
+  }
+  return all;
 }
 
 double ParallelBackend::kv_token_bytes(const ModelConfig& config) const {

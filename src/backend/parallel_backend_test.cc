@@ -174,6 +174,29 @@ TEST(Exchange, EachGetsTheWhole) {
   EXPECT_TRUE(exchange.failure().ok());
 }
 
+class NamedBackend final : public IdleBackend {
+ public:
+  explicit NamedBackend(std::string name) : name_(std::move(name)) {}
+  DeviceInfo device() const override { return {.name = name_, .memory_total = 10, .memory_free = 4}; }
+
+ private:
+  std::string name_;
+};
+
+// A draft model is opened on what its model's device is called.
+TEST(RankDevices, HaveANameTogether) {
+  const auto device = [](const std::vector<std::string>& names) {
+    std::vector<std::unique_ptr<Backend>> ranks;
+    for (const std::string& name : names) ranks.push_back(std::make_unique<NamedBackend>(name));
+    const int count = static_cast<int>(names.size());
+    return make_parallel_backend(std::move(ranks), std::make_shared<Exchange>(count, kShort))->device();
+  };
+  EXPECT_EQ(device({"cuda:2", "cuda:5", "cuda:0"}).name, "cuda:2,5,0");
+  EXPECT_EQ(device({"cuda:2", "cuda:5", "cuda:0"}).memory_total, 30);
+  EXPECT_EQ(device({"cpu", "cpu"}).name, "cpu");
+  EXPECT_EQ(device({"cpu", "cpu"}).memory_free, 4);
+}
+
 TEST(RankDevices, AreNamedOneByOne) {
   const auto refusal = [](const char* device, int tp) {
     return create_backend(device, {.tp = tp}).status().message();

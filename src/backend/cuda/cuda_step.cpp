@@ -60,8 +60,7 @@ Status CudaBackend::begin_step(const Batch& batch) {
     window_cached_ += std::min(s.context, model_.config.window + s.rows - 1);
   }
   RETURN_IF_ERROR(make_room());
-  ranks_.find_epoch(input(at_.epoch));
-  ASSIGN_OR_RETURN(packed_[at_.epoch], ranks_.begin_step(stream_));
+  ASSIGN_OR_RETURN(packed_[at_.epoch], ranks_.begin_step(input(at_.epoch), stream_));
   RETURN_IF_ERROR(step_io_.send(shape_, at_, packed_, stream_));
   if (continues) RETURN_IF_ERROR(step_io_.move_on(at_, continued_, accepted, draft_head_.drafts(), stream_));
   return begin_graph();
@@ -318,8 +317,8 @@ Status CudaBackend::fault_of(int code) {
   return error(StatusCode::kInternal, "layer {} {}: an activation is NaN or infinite", layer, op);
 }
 
-// All ranks have the fault, since each has the whole of x; a rank that goes on alone is lost. What ranks
-// still hand each other then comes before the scratch memory is what it was.
+// Called by all ranks, since each has the whole of x and so the fault. They meet before the scratch memory is
+// cleared, when nothing that they hand each other is still on its way, and again before anyone goes on.
 Status CudaBackend::meet_after_fault() {
   if (ranks_.alone()) return {};
   RETURN_IF_ERROR(ranks_.meet());

@@ -77,27 +77,26 @@ Store expert_out(const LayerExperts& e, const MoeScratch& scratch) {
 Status gather_hidden(const LayerExperts& e, const void* part, int64_t stride, int rows,
                      const MoeScratch& scratch, cudaStream_t stream) {
   if (e.ranks == nullptr) return {};
-  Gather p{
-      .part = static_cast<const uint32_t*>(part),
-      .part_stride = stride / 2,
-      .width = e.intermediate / 2,
-      .rows = rows * e.top_k,
-      .columns = e.ranks->columns(1, [&](const RankShare& s) { return halves(s.rows(e.intermediate)); })};
-  std::ranges::transform(scratch.hidden_of.at, p.whole.at, [](void* h) { return static_cast<uint32_t*>(h); });
-  return e.ranks->gather(p, stream);
+  return e.ranks->gather(
+      {.part = static_cast<const uint32_t*>(part),
+       .part_stride = stride / 2,
+       .whole = cast<uint32_t>(scratch.hidden_of),
+       .width = e.intermediate / 2,
+       .rows = rows * e.top_k,
+       .columns = e.ranks->columns(1, [&](const RankShare& r) { return halves(r.rows(e.intermediate)); })},
+      stream);
 }
 
 Status gather_hidden_tiles(const LayerExperts& e, const sm90::ActivationTiles& h, const MoeScratch& scratch,
                            cudaStream_t stream) {
   if (e.ranks == nullptr) return {};
-  GatherTiles p{.cols = e.intermediate,
-                .first = static_cast<int>(e.h_columns.first / kBlock),
-                .count = static_cast<int>(e.h_columns.count / kBlock),
-                .work_tiles = h.work_tiles,
-                .work_tile_count = h.work_tile_count};
-  std::ranges::transform(scratch.hidden_of.at, p.whole.at,
-                         [](void* at) { return static_cast<uint8_t*>(at); });
-  return e.ranks->gather_tiles(p, stream);
+  return e.ranks->gather_tiles({.whole = cast<uint8_t>(scratch.hidden_of),
+                                .cols = e.intermediate,
+                                .first = static_cast<int>(e.h_columns.first / kBlock),
+                                .count = static_cast<int>(e.h_columns.count / kBlock),
+                                .work_tiles = h.work_tiles,
+                                .work_tile_count = h.work_tile_count},
+                               stream);
 }
 
 Status run_gemm(const LayerExperts& e, const ExpertRows& rows, int tile, const MoeScratch& scratch,

@@ -25,13 +25,6 @@ LastStep& last_step(int device) {
   return all[device];
 }
 
-template <typename To, typename From>
-OfRanks<To> cast(const OfRanks<From>& from) {
-  OfRanks<To> to;
-  std::ranges::transform(from.at, to.at, [](From* p) { return reinterpret_cast<To*>(p); });
-  return to;
-}
-
 }  // namespace
 
 Result<std::vector<uint64_t>> RankExchange::words_of_ranks(uint64_t mine) {
@@ -88,8 +81,8 @@ Status RankExchange::map_peers(int device) {
 }
 
 // Epochs have 32 bits. Before they are used up all ranks forget what was exchanged.
-Result<int32_t> RankExchange::begin_step(cudaStream_t stream) {
-  index_ = 0;
+Result<int32_t> RankExchange::begin_step(const int32_t* epoch, cudaStream_t stream) {
+  index_ = 0, links_.epoch = epoch;
   if (alone()) return 0;
   {
     LastStep& last = last_step(device_);

@@ -9,7 +9,7 @@
 
 namespace moesaic::cuda {
 
-// Of a model that has ranks. Each has up to four exchanges, and one of a step's 1,024 epochs for each.
+// Most layers of a model that has ranks: each layer has up to four exchanges, and a step 1,024 epochs.
 inline constexpr int kMostRankLayers = 250;
 
 class RankExchange {
@@ -35,20 +35,19 @@ class RankExchange {
   // All ranks call it; it returns when all have.
   Status meet() { return alone() ? Status() : words_of_ranks(0).status(); }
 
-  // Before a step's inputs are sent: the epoch of its first exchange, for StepLayout::epoch. at: where the
-  // device will find it. Kernels that wait for other GPUs must not share theirs with another model's: the
-  // step begins when the last one that ended here has ended on the device.
-  Result<int32_t> begin_step(cudaStream_t stream);
+  // Call it before a step's inputs are sent. Returns the epoch of the step's first exchange, which the inputs
+  // must bring to `epoch` on the device. Kernels that wait for other GPUs must not share theirs with another
+  // model's: the step begins when the last step of ranks, of whatever model, has ended on the device.
+  Result<int32_t> begin_step(const int32_t* epoch, cudaStream_t stream);
   Status end_step(cudaStream_t stream);
-  void find_epoch(const int32_t* at) { links_.epoch = at; }
 
   // Columns of floats, or of pairs of 16-bit values: this rank's part goes to all, theirs come. `part` may
   // stand in its own matrix.
-  template <typename Range>
-  RankColumns columns(int words_per_unit, const Range& range_of) const {
+  template <typename RangeOf>
+  RankColumns columns(int words_per_unit, const RangeOf& range_of) const {
     RankColumns columns;
     for (int rank = 0; rank < share().ranks; ++rank) {
-      const auto range = range_of(RankShare{rank, share().ranks});
+      const Range range = range_of(RankShare{rank, share().ranks});
       columns.first[rank] = static_cast<int>(range.first) * words_per_unit;
       columns.first[rank + 1] = static_cast<int>(range.first + range.count) * words_per_unit;
     }

@@ -7,24 +7,24 @@
 //          its epoch is this exchange's. A word says for itself that it is there: no order between words is
 //          needed, and no fence. A kernel that makes floats may send them itself (word_sender.cuh); then only
 //          the others' are polled, by receive_kernel. Floor: 0.7 us from a GPU to another through NVLink.
-// Many     Up to kGatherCtas CTAs copy this rank's words to the others' matrices in vectors, several in
-// flight
-//          a thread. Then each says so (a fence, some us, and a flag), and CTA 0 waits until all of all ranks
-//          have (acquire). The kernel ends behind that, so its successor sees all words. Floor: bytes /
-//          NVLink's bandwidth in one direction.
+// Many     Up to kGatherCtas CTAs copy this rank's words to the others' matrices in vectors, several of them
+//          in flight a thread. Then each CTA says so (a fence, some us, and a flag), and CTA 0 waits until
+//          all CTAs of all ranks have (acquire). The kernel ends behind that, so its successor sees all
+//          words. Floor: bytes / NVLink's bandwidth in one direction.
 //
-// Ordering Who overwrites what others may still read:
-//          Inbox: it has four quarters (inbox_slot()), so another exchange lies between two that use the
-//          same. A rank writes to a quarter again behind that exchange e', for which it has seen a word or
-//          flag of each rank; each of those was written by a kernel that began (wait_for_predecessor) when
-//          its rank had ended all before e'. So nobody still polls there. Matrices: a rank writes to
-//          another's matrix in exchange e what was last read there before that rank's part of an exchange e'
-//          < e, which this rank has seen. The step's order of exchanges (attended, x, h, x) gives every
-//          matrix such an e' between the reading of its old words and its new ones. arrived: epochs only
-//          grow, and a larger one says as much.
-// Resident CTAs of one device do not wait for each other, but for other devices. Peers may therefore not
-// share
-//          a device, unless each has multiprocessors of its own. A wait of 4 to 9 s gives up (patience.cuh).
+// Ordering Nobody overwrites what others may still read:
+//
+//          Inbox     It has four quarters (inbox_slot()), so another exchange e' lies between two that use
+//                    the same one. A rank writes to a quarter again behind e', for which it has seen a word
+//                    or flag of each rank. Each of those was written by a kernel that began
+//                    (wait_for_predecessor) when its rank had ended all exchanges before e'.
+//          Matrices  A rank writes to another's matrix in exchange e. The old values were last read there
+//                    before that rank's part of an exchange e' < e, which this rank has seen. The step's
+//                    order of exchanges (attended, x, h, x) gives every matrix such an e'.
+//          arrived   Epochs only grow, and a larger one says as much.
+//
+// Resident CTAs of one device do not wait for each other, but for other devices. So ranks may not share a
+//          device, unless each has multiprocessors of its own. A wait of 4 to 9 s gives up (patience.cuh).
 #include <algorithm>
 
 #include "backend/cuda/kernels/common/gather.h"
@@ -38,16 +38,22 @@ namespace {
 
 constexpr int kThreads = 512;
 
-// A word of this rank, what is deferred added, in the norm's order (norm.cuh).
-__device__ __forceinline__ uint32_t word_of(const Gather& p, int row, int column, uint32_t word) {
-  if (p.deferred.expert_out == nullptr) return word;
-  float sum = __uint_as_float(word);
+// Adds what is deferred to this rank's words of one row, from `column` of the matrix on, in the norm's order
+// (norm.cuh). They are floats then.
+template <typename Vector>
+__device__ __forceinline__ Vector with_deferred(const Gather& p, int row, int column, Vector words) {
+  if (p.deferred.expert_out == nullptr) return words;
+  auto* const sum = reinterpret_cast<float*>(&words);
   for (int k = 0; k < p.deferred.top_k; ++k) {
     const int pair = row * p.deferred.top_k + k;
     const int64_t from = static_cast<int64_t>(p.deferred.permuted_rows[pair]) * p.width + column;
-    sum = fmaf(p.deferred.weights[pair], p.deferred.expert_out[from], sum);
+    const Vector y = *reinterpret_cast<const Vector*>(p.deferred.expert_out + from);
+    const float weight = p.deferred.weights[pair];
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(Vector) / 4); ++i)
+      sum[i] = fmaf(weight, reinterpret_cast<const float*>(&y)[i], sum[i]);
   }
-  return __float_as_uint(sum);
+  return words;
 }
 
 template <typename Body>
@@ -60,7 +66,7 @@ __device__ __forceinline__ void each_peer(const RankLinks& links, const Body& bo
   }
 }
 
-// Of this rank's inbox.
+// Waits for a word in this rank's inbox.
 __device__ __forceinline__ uint32_t wait_for_word(const RankLinks& links, int slot, uint32_t epoch) {
   Patience patience;
   uint64_t word = 0;
@@ -69,12 +75,13 @@ __device__ __forceinline__ uint32_t wait_for_word(const RankLinks& links, int sl
   return static_cast<uint32_t>(word);
 }
 
-// Where the i-th word that is not this rank's stands in a matrix.
+// Returns the place in a matrix of the i-th word that another rank makes.
 __device__ __forceinline__ int place_of_other(const RankColumns& columns, int rank, int width, int i) {
   const int first = columns.first[rank], own = columns.first[rank + 1] - first, others = width - own;
   const int row = i / others, column = i % others;
   return row * width + column + (column < first ? 0 : own);
 }
+
 // The first threads send this rank's words and wait for nobody, so all words are sent whatever else has room.
 __global__ void __launch_bounds__(kThreads) gather_few_kernel(const RankLinks links, const Gather p) {
   launch_dependents();
@@ -85,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) gather_few_kernel(const RankLinks li
   uint32_t* const whole = p.whole.at[links.rank];
   if (i < sent) {
     const int row = i / own, column = i % own, at = row * p.width + first + column;
-    const uint32_t word = word_of(p, row, first + column, p.part[row * p.part_stride + column]);
+    const uint32_t word = with_deferred(p, row, first + column, p.part[row * p.part_stride + column]);
     each_peer(links, [&](int peer) {
       st_relaxed_system(links.inbox.at[peer] + inbox_slot(epoch, at), word | static_cast<uint64_t>(epoch)
                                                                                  << 32);
@@ -128,23 +135,6 @@ __device__ void meet_ranks(const RankLinks& links, uint32_t epoch) {
   }
 }
 
-__device__ __forceinline__ uint4 vector_of(const Gather& p, int row, int column, uint4 vector) {
-  if (p.deferred.expert_out == nullptr) return vector;
-  auto& sum = reinterpret_cast<float4&>(vector);
-  for (int k = 0; k < p.deferred.top_k; ++k) {
-    const int pair = row * p.deferred.top_k + k;
-    const int64_t from = static_cast<int64_t>(p.deferred.permuted_rows[pair]) * p.width + column;
-    const float4 y = *reinterpret_cast<const float4*>(p.deferred.expert_out + from);
-    const float weight = p.deferred.weights[pair];
-    sum = {fmaf(weight, y.x, sum.x), fmaf(weight, y.y, sum.y), fmaf(weight, y.z, sum.z),
-           fmaf(weight, y.w, sum.w)};
-  }
-  return vector;
-}
-__device__ __forceinline__ uint32_t vector_of(const Gather& p, int row, int column, uint32_t vector) {
-  return word_of(p, row, column, vector);
-}
-
 constexpr int kAtOnce = 4;  // vectors that a thread loads before it stores the first
 
 template <typename Vector>
@@ -162,7 +152,7 @@ __global__ void __launch_bounds__(kThreads) gather_many_kernel(const RankLinks l
     for (int j = 0; j < kAtOnce; ++j) {
       const int index = min(i + j * stride, all - 1), row = index / vectors, column = index % vectors;
       const auto* from = reinterpret_cast<const Vector*>(p.part + row * p.part_stride);
-      v[j] = vector_of(p, row, first + column * kWords, from[column]);
+      v[j] = with_deferred(p, row, first + column * kWords, from[column]);
       at[j] = (static_cast<int64_t>(row) * p.width + first) / kWords + column;
     }
 #pragma unroll

@@ -2,7 +2,7 @@
 //
 // Ordering The kernel's successor polls for these words before the kernel ends. It must read this step's
 // epoch
-//          and not find an older one: so the kernel calls launch_dependents only behind wait_for_predecessor.
+//          and no older one. So the kernel calls launch_dependents only behind wait_for_predecessor.
 #pragma once
 
 #include "backend/cuda/kernels/common/word_sender.h"

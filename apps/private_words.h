@@ -1,4 +1,4 @@
-// What a text that is made to be published must not say of its author.
+// Replaces the words that would tell who wrote a text that is made to be published.
 #pragma once
 
 #include <string>

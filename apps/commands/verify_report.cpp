@@ -30,7 +30,7 @@ namespace {
 
 // ---- the machine, told by files alone: this process must not touch a GPU ----
 
-// What stands behind `key` in a line of a file; empty: nothing.
+// Returns the text behind `key` in the first line of a file that has it; empty if none has.
 std::string value_in(const char* path, const std::string& key) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
@@ -215,8 +215,8 @@ Status verify_whole(const ReportOptions& o, const std::string& model, int tokens
   return run_verify(whole);
 }
 
-// What tells most comes first. Limits are for slow machines: a GPU takes a few minutes for all of it. PTX
-// that a driver compiles makes the first parts last minutes.
+// The parts that tell most come first. Limits are for slow machines: a GPU takes a few minutes for all of it.
+// PTX that a driver compiles makes the first parts last minutes.
 constexpr Part kParts[] = {
     {"device", 300, When::kAlways, show_device},
     {"operations, small shapes", 600, When::kAlways, verify_quickly},

@@ -47,7 +47,7 @@ struct Case {
   bool batch_invariant;
 };
 
-// Of each answer the first token, before which nothing was sampled: its log-probability.
+// Compares the log-probability of each answer's first token, before which nothing was sampled.
 void expect_alike(const Answers& got, const Answers& expected) {
   for (size_t i = 0; i < got.records.size(); ++i) {
     const Record &a = got.records[i], &b = expected.records[i];
@@ -126,7 +126,7 @@ class CudaRankSteps : public testing::Test {
     std::vector<float> logits(static_cast<size_t>(model_.config.vocab));
     return forward(backend, model_.config, batch, logits);
   }
-  // What the second step says, and that nothing waits for long afterwards.
+  // Expects the second step to lose the backend, and nothing to wait for long afterwards.
   void expect_loss(const RouterTrace& in_second_step) {
     // A rank that stalls outlives the test.
     load([in_second_step, layers = model_.config.layers, calls = std::make_shared<int>(0)](
@@ -144,7 +144,8 @@ class CudaRankSteps : public testing::Test {
   std::unique_ptr<Backend> backend_;
 };
 
-// Both models' kernels wait for the other GPU, and those of one must not keep those of the other from it.
+// The kernels of both models wait for the other GPU. Neither model may keep the other's kernels from running
+// there.
 TEST_F(CudaRankSteps, TwoModelsTakeTurns) {
   load(nullptr);
   std::unique_ptr<Backend> first = std::move(backend_);

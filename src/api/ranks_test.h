@@ -1,4 +1,4 @@
-// What the tests of ranks share: a load of requests, and its answers.
+// Shared by the tests of ranks: a load of requests, and its answers.
 #pragma once
 
 #include "api/embedding_test.h"

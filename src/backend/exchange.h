@@ -43,7 +43,7 @@ class Exchange {
   // Called by every rank, in the same order with the same number of rows. whole: [rows, width]; null: this
   // rank takes nothing. `part` may lie in `whole`, at its own columns.
   void gather(int rank, const RankPart& part, float* whole, int64_t width);
-  // What each rank gives, by rank; none after a failure. Called by every rank.
+  // Returns every rank's word, by rank, and nothing after a failure. Every rank calls it.
   std::vector<uint64_t> share(int rank, uint64_t word);
   // The first failure counts.
   void fail(const Status& status);

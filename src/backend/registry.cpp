@@ -65,7 +65,8 @@ Result<std::unique_ptr<Backend>> create_ranks(const Entry& entry, const BackendO
   const auto exchange = std::make_shared<Exchange>(options.tp, kRankLimit);
   BackendOptions own = options;
   own.tp = 1, own.threads = threads_of_rank(options);
-  // What is measured beside other ranks holds for nobody else, and all must choose the same kernels.
+  // Nothing is tuned: a measurement beside other ranks holds for nobody else, and all ranks must choose the
+  // same kernels.
   own.tuning_folder = {}, own.tune = false;
   std::vector<std::unique_ptr<Backend>> ranks;
   for (int rank = 0; rank < options.tp; ++rank) {
@@ -77,7 +78,7 @@ Result<std::unique_ptr<Backend>> create_ranks(const Entry& entry, const BackendO
   return make_parallel_backend(std::move(ranks), exchange, {.together = cuda});
 }
 
-// Of "cuda:0,1".
+// Returns the indices behind the colon of "cuda:0,1".
 Result<std::vector<int>> device_indices(const std::string& device, size_t from) {
   std::vector<int> indices;
   const char *at = device.data() + from, *const end = device.data() + device.size();

@@ -112,7 +112,7 @@ void TokenMasks::add_tokens(const TokenTrie::Node& node, Bits& tokens) const {
   }
 }
 
-// Of all nodes below, too.
+// Removes the tokens of all nodes below, too.
 void TokenMasks::remove_tokens(const TokenTrie::Node& node, Bits& tokens) const {
   const auto& nodes = trie_.nodes();
   const bool last = node.end == std::ssize(nodes);
@@ -260,7 +260,7 @@ void TokenMasks::begin_counted(Making& making, Counted counted) {
   making.counted = std::move(counted);
 }
 
-// What was cut may still have tokens of the other count that this one does not allow.
+// A mask that was cut may still have tokens of the other count that this one does not allow.
 void TokenMasks::end_counted(Making& making) {
   if (!making.cut || making.other == nullptr) add(making.counted->tokens, making.tokens);
   if (!making.cut) {

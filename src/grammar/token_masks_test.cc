@@ -118,7 +118,7 @@ TEST(TokenMasks, OfCountedParts) {
   }
 }
 
-// What one answer's count found is where another one's begins.
+// One answer's mask begins from what another answer's count has found.
 TEST(TokenMasks, OfOtherCounts) {
   const Tokenizer tokenizer = wide_tokenizer(1000);
   for (

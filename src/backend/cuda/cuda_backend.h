@@ -12,7 +12,7 @@ namespace moesaic {
 std::string cuda_absent();
 // The machine code and PTX that this build carries.
 std::string cuda_code();
-// Before anything of the process uses CUDA, where several ranks are to compute a model.
+// Call it before anything of the process uses CUDA, if several ranks are to compute a model.
 void prepare_cuda_ranks();
 // One each; none where there is no device or no driver.
 std::vector<DeviceInfo> cuda_devices();

@@ -24,8 +24,8 @@ struct Layer {
   // blocks of their kernel for few rows hand each other within a launch.
   DeviceBuffer fc1_slabs, fc2_slabs, slab_hidden;
   OfRanks<void> slab_hidden_of;  // each rank's
-  // Of a rank (core/rank_share.h): its columns of the first product and rows of the second, and of o. A whole
-  // model has all of them.
+  // This rank's columns of the experts' first product, and its rows of their second and of o
+  // (core/rank_share.h). One rank has all of them.
   Range h_columns, out_rows;
 };
 

@@ -49,9 +49,9 @@ constexpr int kFc2Slabs = kHidden / 8;           // 360 per expert
 constexpr size_t kFc1Bytes = (size_t)kFc1SlabPairs * kSlabPairBytes;
 constexpr size_t kFc2Bytes = (size_t)kFc2Slabs * kSlabBytes;
 
-// How many slabs there are of an expert, and how FC2's are dealt, which decides where they lie: a value made
-// once for a device, by slab_layout(), for the repacking and for every kernel that reads them. A rank
-// (docs/design/parallel.md) has some of the rows: the slabs are then counted from its first.
+// The number of an expert's slabs, and the deal of FC2's, which decides where they lie. slab_layout() makes
+// this value once for a device, for the repacking and for every kernel that reads slabs. A rank
+// (docs/design/parallel.md) has some of the rows: its slabs are counted from its first one.
 struct SlabLayout {
   int sms = 0;  // multiprocessors that are used: CTAs of moe_decode, at most those of other kernels
   int fc2_slab_pairs = 0;                            // of an expert; its other slabs are single

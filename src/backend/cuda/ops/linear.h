@@ -22,8 +22,8 @@ size_t linear_tile_bytes(int rows, int widest);
 
 Status linear(const Matrix& w, const Activations& x, const Store& out, const LinearSetup& setup);
 Status linear(const Matrix& w, const Activations& x, const Qkv& out, const LinearSetup& setup);
-// Of a rank, for few tokens: the product is also sent to the other ranks, as its kernel makes it. False: no
-// kernel does that for this product.
+// linear_sent() sends a rank's product to the other ranks, too, as its kernel makes it. can_send(): whether a
+// kernel does that for this product, which is so for few tokens.
 bool can_send(const Matrix& w, int tokens, const LinearSetup& setup);
 Status linear_sent(const Matrix& w, const Activations& x, const Store& out, const WordSender& sender,
                    const LinearSetup& setup);

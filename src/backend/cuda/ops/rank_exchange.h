@@ -20,7 +20,7 @@ class RankExchange {
   // Every rank calls it while it loads a model, on its own device: each device maps the others' memory.
   // fault: where kernels leave kRankAway. An error where a device cannot reach another.
   Status open(const RankPlace& place, int device, int* fault);
-  // What each rank has at this place of its program. All ranks call it; `mine` is accessible to all.
+  // Returns what each rank gives as `mine`, memory of its device. All ranks call it at the same place.
   template <typename T>
   Result<OfRanks<T>> of_ranks(T* mine) {
     OfRanks<T> all;

@@ -14,7 +14,7 @@ namespace moesaic::cuda {
 
 inline constexpr int kGatherCtas = 132;  // most of one exchange
 
-// What all exchanges of a step share.
+// Shared by all exchanges of a step.
 struct RankLinks {
   int rank = 0, ranks = 1;
   OfRanks<uint64_t> inbox;    // [kInboxQuarters][kInboxWords]
@@ -35,7 +35,8 @@ struct Gather {
   OfRanks<uint32_t> whole;  // [rows, width]
   int width = 0, rows = 0;
   RankColumns columns;
-  // Of floats in place, is added to this rank's before; the width is that of expert_out.
+  // Is added to this rank's words before they go out. They must be floats that stand in its whole matrix,
+  // whose width is that of expert_out.
   DeferredResidual deferred = {};
 };
 Status gather(const RankLinks& links, const Gather& p, cudaStream_t stream);

@@ -10,6 +10,7 @@ inline constexpr const char* kGaveUpMessage =
     "a kernel waited 9 s for a part of itself that the GPU did not run, and gave up; does another program or "
     "stream keep the GPU busy?";
 inline constexpr const char* kRankAwayMessage =
-    "a GPU waited seconds for what another one makes, and gave up: the device is lost; load the model again";
+    "a GPU waited for another one's part of a step, which did not come: the device is lost; load the model "
+    "again";
 
 }  // namespace moesaic::cuda

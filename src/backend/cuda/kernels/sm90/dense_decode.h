@@ -15,7 +15,7 @@ bool dense_decode_fits(int64_t cols, int tokens);
 // x: activations, dense.
 Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream);
 Status dense_decode(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream);
-// Of a rank: what is stored goes to the others as well. Up to 8 tokens.
+// A rank's store, which goes to the other ranks as well. It takes up to 8 tokens.
 struct SentStore : Store {
   WordSender sender;
 };

@@ -56,7 +56,7 @@ struct WorkPosition {
   int work_tile, slab_pair;
 };
 inline constexpr int kSlabPairCost = 16;
-// Of an expert.
+// Slab pairs of an expert.
 template <bool kDown>
 __device__ __forceinline__ int slab_pairs_of(const SlabLayout& layout) {
   return kDown ? layout.fc2_all / 2 : layout.fc1_all;

@@ -26,13 +26,14 @@ struct MoeDecode {
   int clear_vectors;      // 16-byte vectors of h_clear
   int tokens;
   SlabLayout layout;  // its sms CTAs run
-  // Of a rank: the column of h that fc1's first slab pair makes, and the other ranks' h, which get what this
-  // rank makes of it. Their h_clear is cleared as this one's is.
+  // For ranks: fc1's first slab pair makes column h_first of h, and the other ranks' h get what this rank
+  // makes of it. Each rank clears its own h_clear.
   int h_first = 0;
   int peers = 0;
   __half* peer_h[kMostRanks - 1] = {};
   WordSender sender;  // of out
-  int* fault;  // becomes kGaveUp (kernels/common/gave_up.h) if CTAs waited too long; may be the host's memory
+  int* fault;  // becomes kGaveUp or kRankAway (kernels/common/gave_up.h) if CTAs waited too long; may be the
+               // host's memory
 };
 
 // Once per device, before the first launch or capture. layout: of the device or of a part of it, since all

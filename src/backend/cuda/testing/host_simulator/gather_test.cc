@@ -86,7 +86,7 @@ class Exchanges {
   int faults_[kMostRanks] = {};
 };
 
-// The inbox's halves are used again and again.
+// The inbox's quarters are used again and again.
 TEST(Gather, FewWords) {
   for (const int ranks : {2, 3, 8}) {
     Exchanges all(ranks, 3, 32 * 9);
@@ -98,7 +98,8 @@ TEST(Gather, FewWords) {
   }
 }
 
-// However many exchanges a step has: a rank may have begun the next one while another still polls for the last.
+// A rank may have begun the next step while another one still polls for the last exchange of this one. So the
+// two exchanges use other quarters, however many a step has.
 TEST(Gather, NeighboursUseOtherQuarters) {
   for (uint32_t step = 1; step < 4; ++step) {
     for (uint32_t count = 1; count < 12; ++count) {
@@ -123,7 +124,7 @@ TEST(Gather, ManyWords) {
   }
 }
 
-// What the experts' kernels defer, as the norm adds it.
+// An exchange adds what the experts' kernels defer, as the norm would.
 TEST(Gather, AddsWhatIsDeferred) {
   constexpr int kRows = 20, kWidth = 96, kTopK = 4;
   Exchanges all(2, kRows, kWidth);

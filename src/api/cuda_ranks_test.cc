@@ -26,7 +26,7 @@ int gpus() {
 // A tokenizer of gpt-oss's size: single bytes, then strings of three.
 std::string tokenizer_file(const TemporaryFolder& folder) {
   constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  const std::string path = folder.path() + "/all.tiktoken";
+  std::string path = folder.path() + "/all.tiktoken";
   std::ofstream out(path);
   const auto digit = [&](int i) { return kDigits[i & 63]; };
   for (int i = 0; i < 256; ++i) out << digit(i >> 2) << digit(i << 4) << "== " << i << "\n";

@@ -18,7 +18,8 @@ constexpr uint64_t kNever = uint64_t{1} << 62;
 constexpr size_t kMaxParts = 8;
 
 // In place of a situation:
-constexpr TokenMasks::Situation kUnknown = -1, kTooCostly = -2;
+constexpr TokenMasks::Situation kUnknown = -1;
+constexpr TokenMasks::Situation kTooCostly = -2;
 
 void add(const TokenMasks::Bits& from, TokenMasks::Bits& to) {
   std::ranges::transform(from, to, to.begin(), std::bit_or());

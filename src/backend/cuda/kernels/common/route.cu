@@ -2,7 +2,6 @@
 // kernels/common/route.h.
 //
 // Maths    norm_kernel      norm.cuh
-//          router_kernel    logits[row, e] = router[e] . x[row] + bias[e] in F32
 //          score_kernel     both, for up to 256 rows: sum_i x_i g_i w_i, then the norm's factor
 //          choose_kernel    both, top-k and work list, for up to 8 rows
 //          route_kernel     top-k and work list for up to 64 rows; beyond, top_k_kernel and plan_kernel
@@ -11,7 +10,7 @@
 //          part of the pairs; a scan over warps and experts gives each a first permuted row, and the warp
 //          numbers its pairs.
 //
-// Grid     norm: a CTA a row. router: a warp 1 expert and row, or 8 experts x 4 rows. score: 2 or 4 experts
+// Grid     norm: a CTA a row. score: 2 or 4 experts
 //          x rows in steps of the grid's y. choose: a warp an expert x a row. route, plan: one CTA. top_k:
 //          a warp a row.
 //
@@ -21,8 +20,8 @@
 //          last reads all logits behind another fence, and sets the count back to 0.
 // Resident No CTA waits for another: the last to arrive does the rest.
 //
-// Bytes    norm: the row, its outputs, deferred expert rows. router: the router's weights once per 4 rows.
-//          score: once per CTA along y. Shared memory: 4 hidden bytes, or plan()'s counts (32 KB), or
+// Bytes    norm: the row, its outputs, deferred expert rows. score: the router's weights once per CTA
+//          along y. Shared memory: 4 hidden bytes, or plan()'s counts (32 KB), or
 //          scratch.
 // Floor    latency: one or two dependent reads and a launch. The router's weights of gpt-oss are 0.4 to 1.5
 //          MB.
@@ -51,46 +50,6 @@ __global__ void __launch_bounds__(kNormThreads) norm_kernel(const Norm p) {
   if (p.out_f32 == nullptr) return;
   float4* out = reinterpret_cast<float4*>(p.out_f32 + static_cast<int64_t>(r) * p.hidden);
   for (int i = threadIdx.x; i < p.hidden / 4; i += kNormThreads) out[i] = values[i];
-}
-
-// A warp computes kExperts experts for kRows rows; lanes take every 32nd float4, so that each sum has one
-// order whatever the tile.
-template <int kExperts, int kRows>
-__global__ void router_kernel(const Router p) {
-  const int warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int first_expert = warp * kExperts, first_row = blockIdx.y * kRows;
-  wait_for_predecessor();
-  launch_dependents();
-  if (first_expert >= p.experts) return;
-  const int quads = p.hidden / 4;
-  const auto row_of = [&](const float* matrix, int row, int rows) {
-    return reinterpret_cast<const float4*>(matrix) + static_cast<int64_t>(min(row, rows - 1)) * quads;
-  };
-  float sum[kExperts][kRows] = {};
-  for (int i = lane; i < quads; i += 32) {
-    float4 w[kExperts], x[kRows];  // all in flight at once
-#pragma unroll
-    for (int e = 0; e < kExperts; ++e) w[e] = __ldg(row_of(p.weight, first_expert + e, p.experts) + i);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) x[r] = row_of(p.x, first_row + r, p.rows)[i];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int e = 0; e < kExperts; ++e)
-        sum[e][r] =
-            fmaf(w[e].w, x[r].w, fmaf(w[e].z, x[r].z, fmaf(w[e].y, x[r].y, fmaf(w[e].x, x[r].x, sum[e][r]))));
-    }
-  }
-#pragma unroll
-  for (int e = 0; e < kExperts; ++e) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const float v = warp_sum(sum[e][r]);
-      const int expert = first_expert + e, row = first_row + r;
-      if (lane == 0 && expert < p.experts && row < p.rows)
-        p.logits[static_cast<int64_t>(row) * p.experts + expert] = v + p.bias[expert];
-    }
-  }
 }
 
 __global__ void __launch_bounds__(256) top_k_kernel(const Route p) {
@@ -391,12 +350,6 @@ Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cuda
   const size_t counts = sizeof(int) * (t.rows * t.top_k + kNormThreads / 32 * t.experts);
   return launch(choose_kernel, dim3((r.experts + kNormThreads / 32 - 1) / (kNormThreads / 32), r.rows),
                 dim3(kNormThreads), max(n.hidden * sizeof(float), counts), stream, n, r, t, arrived);
-}
-
-Status router(const Router& p, cudaStream_t stream) {
-  if (p.rows <= 4)
-    return launch(router_kernel<1, 1>, dim3((p.experts + 1) / 2, p.rows), dim3(64), 0, stream, p);
-  return launch(router_kernel<8, 4>, dim3((p.experts + 31) / 32, (p.rows + 3) / 4), dim3(128), 0, stream, p);
 }
 
 int max_work_tiles(int rows, int experts, int top_k, int tile) {

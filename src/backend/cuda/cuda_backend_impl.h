@@ -99,6 +99,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   Status find_ranks();
   Status make_room();
   Status allocate_logits(size_t bytes);
+  Attended attended(const Layer& layer) const;
   Status gather_attended();
   Status meet_after_fault();
   SpanScratch span_scratch();
@@ -111,7 +112,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   template <typename Body>
   void timed(Op op, double bytes, double flops, Body&& body);
   Norm norm_rows(int code, int rows, const DeferredResidual& deferred);
-  LinearSetup linear_setup() { return {target_, model_.slab_layout, tiles_.as<void>(), stream_}; }
+  LinearSetup linear_setup() const { return {target_, model_.slab_layout, tiles_.as<void>(), stream_}; }
   const int32_t* input(int offset) const { return step_io_.input(offset); }
   double expected_experts() const;
   double moe_bytes(const Layer& layer) const;

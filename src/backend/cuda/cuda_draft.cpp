@@ -384,13 +384,13 @@ Status CudaDraftHead::qkv(const Part& part) {
 
 Status CudaDraftHead::attend(int round, int logit_rows) {
   const DraftRoundInput& r = input_.rounds[round];
-  Attention p = attention_of(weights_.layer, buffers_.placed_q.as<__nv_bfloat16>(), input(input_.pages),
-                             buffers_.attended.as<void>());
+  const Attended attended = attended_in(weights_.layer, logit_rows, buffers_.attended.as<void>(), setup());
+  Attention p =
+      attention_of(weights_.layer, buffers_.placed_q.as<__nv_bfloat16>(), input(input_.pages), attended);
   p.tiles = reinterpret_cast<const RowTile*>(input(r.tiles)), p.tile_count = logit_rows;
   p.kv_splits = r.kv_splits;
   RETURN_IF_ERROR(cuda::attend(p, !shared_.target.batch_invariant, shared_.target, {}, shared_.stream));
-  return project(weights_.layer, buffers_.attended.as<void>(), logit_rows, buffers_.residual.as<float>(),
-                 setup());
+  return project(weights_.layer, attended, buffers_.residual.as<float>(), setup());
 }
 
 Norm CudaDraftHead::norm_of_residual(const DeviceBuffer& weight, float factor, Kind next, int rows) const {

@@ -141,13 +141,21 @@ SpanScratch CudaBackend::span_scratch() {
           .arrivals = spans_.as<int>()};
 }
 
+// What the projection takes. Ranks gather plain rows.
+Attended CudaBackend::attended(const Layer& layer) const {
+  if (!ranks_.alone()) return {.data = attended_.as<void>(), .rows = shape_.rows};
+  return attended_in(layer, shape_.rows, attended_.as<void>(), linear_setup());
+}
+
 void CudaBackend::attend(int index) {
   const Layer& layer = model_.layers[index];
   const bool sliding = model_.config.sliding[index];
   const double keys = sliding ? window_keys_ : keys_, cached = sliding ? window_cached_ : cached_;
   timed(kAttend, cached * 2 * kv_element_bytes() * layer.shape.kv_size(), keys * 4 * layer.shape.q_size(),
         [&]() -> Status {
-          void* const out = ranks_.alone() ? attended_.as<void>() : attended_part_.as<void>();
+          const Attended out = ranks_.alone()
+                                   ? attended(layer)
+                                   : Attended{.data = attended_part_.as<void>(), .rows = shape_.rows};
           Attention p = attention_of(layer, q_.as<__nv_bfloat16>(), input(at_.pages), out);
           p.sliding = sliding;
           if (shape_.prefill_tiles > 0) {
@@ -182,9 +190,8 @@ Status CudaBackend::gather_attended() {
 
 void CudaBackend::project(int index) {
   const Layer& layer = model_.layers[index];
-  timed(kProject, layer.o.bytes(), 2.0 * shape_.rows * layer.o.rows * layer.o.cols, [&] {
-    return cuda::project(layer, attended_.as<void>(), shape_.rows, x_of_, linear_setup(), ranks_);
-  });
+  timed(kProject, layer.o.bytes(), 2.0 * shape_.rows * layer.o.rows * layer.o.cols,
+        [&] { return cuda::project(layer, attended(layer), x_of_, linear_setup(), ranks_); });
 }
 
 // Distinct experts that rows * top_k even choices hit.

@@ -12,6 +12,10 @@ Store added(const Layer& layer, const DeviceBuffer& bias, float* x) {
   return {.out = x, .stride = hidden, .bias = bias.as<float>(), .rows = hidden, .add = true};
 }
 
+Activations activations_of(const Attended& attended) {
+  return {.x = attended.data, .tokens = attended.rows, .arranged = attended.tile};
+}
+
 }  // namespace
 
 Norm norm_of(Norm n, const DeviceBuffer& weight, float factor, Kind next) {
@@ -34,7 +38,13 @@ Qkv qkv_of(const Layer& layer, const float2* rotation, const int32_t* slots, __n
           .slots = slots};
 }
 
-Attention attention_of(const Layer& layer, const __nv_bfloat16* q, const int32_t* pages, void* out) {
+Attended attended_in(const Layer& layer, int rows, void* plain, const LinearSetup& setup) {
+  const int tile = arranged_tile(layer.o, rows, setup);
+  return {.data = tile > 0 ? setup.tiles : plain, .rows = rows, .tile = tile};
+}
+
+Attention attention_of(const Layer& layer, const __nv_bfloat16* q, const int32_t* pages,
+                       const Attended& out) {
   return {.q = q,
           .k = layer.k.as<void>(),
           .v = layer.v.as<void>(),
@@ -45,21 +55,23 @@ Attention attention_of(const Layer& layer, const __nv_bfloat16* q, const int32_t
           .kv_heads = layer.shape.kv_heads,
           .head_dim = layer.shape.head_dim,
           .window = layer.shape.window,
-          .out = out,
-          .bf16 = takes_bf16(layer.o.kind)};
+          .out = out.data,
+          .bf16 = takes_bf16(layer.o.kind),
+          .out_tile = out.tile};
 }
 
-Status project(const Layer& layer, const void* attended, int rows, float* x, const LinearSetup& setup) {
-  return linear(layer.o, Activations{.x = attended, .tokens = rows}, added(layer, layer.o_bias, x), setup);
+Status project(const Layer& layer, const Attended& attended, float* x, const LinearSetup& setup) {
+  return linear(layer.o, activations_of(attended), added(layer, layer.o_bias, x), setup);
 }
 
-Status project(const Layer& layer, const void* attended, int rows, const OfRanks<float>& x,
+Status project(const Layer& layer, const Attended& attended, const OfRanks<float>& x,
                const LinearSetup& setup, RankExchange& ranks) {
   float* const own = x.at[ranks.share().rank];
-  if (ranks.alone()) return project(layer, attended, rows, own, setup);
+  if (ranks.alone()) return project(layer, attended, own, setup);
+  const int rows = attended.rows;
   Store out = added(layer, layer.o_bias, own + layer.out_rows.first);
   out.rows = static_cast<int>(layer.out_rows.count);
-  const Activations in{.x = attended, .tokens = rows};
+  const Activations in = activations_of(attended);
   if (can_send(layer.o, rows, setup)) {
     RETURN_IF_ERROR(linear_sent(layer.o, in, out, ranks.sender(layer.shape.hidden), setup));
     return ranks.receive(own, rows, layer.shape.hidden, setup.stream);

@@ -13,12 +13,21 @@ namespace moesaic::cuda {
 Norm norm_of(Norm n, const DeviceBuffer& weight, float factor, Kind next);
 // Q goes to q, K and V go to the layer's cache.
 Qkv qkv_of(const Layer& layer, const float2* rotation, const int32_t* slots, __nv_bfloat16* q);
-// out: as the output projection takes it. The tiles are left to the caller.
-Attention attention_of(const Layer& layer, const __nv_bfloat16* q, const int32_t* pages, void* out);
+// The rows that were attended to, [rows, q_size] of 16 bits: plain, or in the tiles that the output
+// projection arranges them in (activation_at()).
+struct Attended {
+  void* data = nullptr;
+  int rows = 0;
+  int tile = 0;
+};
+// Where attention leaves its rows for the projection: in setup.tiles if it takes tiles, else in `plain`.
+Attended attended_in(const Layer& layer, int rows, void* plain, const LinearSetup& setup);
+// The row tiles are left to the caller.
+Attention attention_of(const Layer& layer, const __nv_bfloat16* q, const int32_t* pages, const Attended& out);
 // x += the output projection of the rows that were attended to.
-Status project(const Layer& layer, const void* attended, int rows, float* x, const LinearSetup& setup);
+Status project(const Layer& layer, const Attended& attended, float* x, const LinearSetup& setup);
 // The same by ranks, each with its rows of the weights. x: [rows, hidden], every rank's.
-Status project(const Layer& layer, const void* attended, int rows, const OfRanks<float>& x,
+Status project(const Layer& layer, const Attended& attended, const OfRanks<float>& x,
                const LinearSetup& setup, RankExchange& ranks);
 // n.x += the dense MLP of norm(n). middle: [rows, intermediate] of 16 bits. layer.up_bias has swiglu_offset -
 // 1 in it.

@@ -14,7 +14,7 @@ namespace {
 template <class Epilogue>
 Status run_wgmma(const Matrix& w, const Activations& x, const Epilogue& out, const LinearSetup& s) {
   const sm90::ActivationTiles tiles = sm90::dense_tiles(w, s.layout, s.tiles, x.tokens);
-  RETURN_IF_ERROR(sm90::arrange(x.x, nullptr, tiles, s.stream));
+  if (x.arranged == 0) RETURN_IF_ERROR(sm90::arrange(x.x, nullptr, tiles, s.stream));
   return sm90::wgmma_dense(w, tiles, x.factor, out, s.stream);
 }
 
@@ -60,6 +60,11 @@ LinearShape shape_of(const Matrix& w, int tokens, InputNorm norm) {
   return {.kind = w.kind, .rows = w.rows, .cols = w.cols, .tokens = tokens, .norm = norm};
 }
 
+// The tile in which the kernel takes its activations; 0: plain rows.
+int tile_taken(const LinearConfig& config, const Matrix& w, int tokens, const LinearSetup& s) {
+  return config.kernel == LinearKernel::kWgmma ? sm90::dense_tiles(w, s.layout, s.tiles, tokens).tile : 0;
+}
+
 template <class Epilogue>
 Status run_plain(const Matrix& w, const Activations& x, const Epilogue& out, const LinearSetup& s) {
   ASSIGN_OR_RETURN(const LinearChoice choice, select(shape_of(w, x.tokens, InputNorm::kNone), s.target));
@@ -70,8 +75,11 @@ Status run_normed(const Matrix& w, const Norm& x, const Epilogue& out, const Lin
   const InputNorm norm = x.deferred.expert_out != nullptr ? InputNorm::kDeferred : InputNorm::kNorm;
   ASSIGN_OR_RETURN(const LinearChoice choice, select(shape_of(w, x.rows, norm), s.target));
   if (choice.fuses_norm) return run_fused(*choice.config, w, x, out, s);
-  RETURN_IF_ERROR(cuda::norm(x, s.stream));
-  const Activations normed{.x = x.out, .factor = 1.0f / x.factor, .tokens = x.rows};
+  Norm n = x;
+  n.out_tile = tile_taken(*choice.config, w, x.rows, s);
+  if (n.out_tile > 0) n.out = s.tiles;
+  RETURN_IF_ERROR(cuda::norm(n, s.stream));
+  const Activations normed{.x = n.out, .factor = 1.0f / n.factor, .tokens = n.rows, .arranged = n.out_tile};
   return run(*choice.config, w, normed, out, s);
 }
 
@@ -87,6 +95,10 @@ Status linear(const Matrix& w, const Activations& x, const Store& out, const Lin
 }
 Status linear(const Matrix& w, const Activations& x, const Qkv& out, const LinearSetup& setup) {
   return run_plain(w, x, out, setup);
+}
+int arranged_tile(const Matrix& w, int tokens, const LinearSetup& setup) {
+  const Result<LinearChoice> choice = select(shape_of(w, tokens, InputNorm::kNone), setup.target);
+  return choice.ok() ? tile_taken(*choice.value().config, w, tokens, setup) : 0;
 }
 bool can_send(const Matrix& w, int tokens, const LinearSetup& setup) {
   const Result<LinearChoice> choice = select(shape_of(w, tokens, InputNorm::kNone), setup.target);

@@ -18,6 +18,22 @@ struct WorkTile {
 // Tokens of a work tile rounded up to a width that wgmma has.
 __host__ __device__ constexpr int tile_width(int count) { return count <= 8 ? 8 : (count + 15) / 16 * 16; }
 
+// Activations for wgmma stand in tiles of 64 columns: a row's 128 bytes are chunks of 16. Within 32 columns
+// chunk q holds the columns 8 c + 2 q + {0, 1} of c = 0..3, as the MMAs take them; of the eight chunks chunk
+// i of row n stands at chunk_place(i, n).
+__host__ __device__ constexpr int chunk_place(int chunk, int row) { return chunk ^ row % 8; }
+// Rows of 16-bit activations of a dense product: [rows, cols], or, if tile > 0, [rows / tile][cols /
+// 64][tile] [8 chunks]. In 16 bytes, where chunk q of 32 columns stands in tiles.
+__host__ __device__ constexpr int64_t chunk_at(int tile, int cols, int row, int block, int q) {
+  const int64_t line = static_cast<int64_t>(row / tile * tile) * (cols / 64) + block / 2 * tile + row % tile;
+  return line * 8 + chunk_place(block % 2 * 4 + q, row % tile);
+}
+// In values, where one stands; columns 2 i and 2 i + 1 are neighbours.
+__host__ __device__ constexpr int64_t activation_at(int tile, int cols, int row, int column) {
+  if (tile == 0) return static_cast<int64_t>(row) * cols + column;
+  return chunk_at(tile, cols, row, column / 32, column % 8 / 2) * 8 + column % 32 / 8 * 2 + column % 2;
+}
+
 // out[permuted_row, row] (+)= value + bias[expert, row]
 struct Store {
   float* out = nullptr;

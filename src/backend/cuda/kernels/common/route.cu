@@ -2,17 +2,16 @@
 // kernels/common/route.h.
 //
 // Maths    norm_kernel      norm.cuh
-//          score_kernel     both, for up to 256 rows: sum_i x_i g_i w_i, then the norm's factor
-//          choose_kernel    both, top-k and work list, for up to 8 rows
+//          score_kernel     norm and router, for up to 256 rows: sum_i x_i g_i w_i, then the norm's factor
+//          choose_kernel    norm, router, top-k and work list, for up to 8 rows
 //          route_kernel     top-k and work list for up to 64 rows; beyond, top_k_kernel and plan_kernel
 //          rotations_kernel cosine and sine of position * frequency, in double
 // Shapes   hidden a multiple of 4. plan(): counts [warps][experts] in shared memory. Each warp counts its
 //          part of the pairs; a scan over warps and experts gives each a first permuted row, and the warp
 //          numbers its pairs.
 //
-// Grid     norm: a CTA a row. score: 2 or 4 experts
-//          x rows in steps of the grid's y. choose: a warp an expert x a row. route, plan: one CTA. top_k:
-//          a warp a row.
+// Grid     norm: a CTA a row. score: 2 or 4 experts x rows in steps of the grid's y. choose: a warp an expert
+//          x a row. route: one CTA. plan: a CTA 1,024 pairs. top_k: a warp a row.
 //
 // Barriers __syncthreads() only. score_kernel alternates between two scratch buffers, so one a row is enough.
 // Ordering score_kernel and choose_kernel load weights before the wait for the predecessor. choose_kernel:
@@ -20,8 +19,9 @@
 //          last reads all logits behind another fence, and sets the count back to 0.
 // Resident No CTA waits for another: the last to arrive does the rest.
 //
-// Bytes    norm: the row, its outputs, deferred expert rows. score: the router's weights once per CTA
-//          along y. Shared memory: 4 hidden bytes, or plan()'s counts (32 KB), or
+// Bytes    norm: the row, its outputs, deferred expert rows. score: the router's weights once per CTA along
+// y.
+//          plan: all choices once per CTA. Shared memory: 4 hidden bytes, or plan()'s counts (40 KB), or
 //          scratch.
 // Floor    latency: one or two dependent reads and a launch. The router's weights of gpt-oss are 0.4 to 1.5
 //          MB.
@@ -33,12 +33,24 @@ namespace {
 
 constexpr int kMaxExperts = 1024;
 
+__device__ void write_in_tiles(const Norm& p, int row, const float4* values) {
+  const auto* const columns = reinterpret_cast<const float2*>(values);
+  for (int i = threadIdx.x; i < p.hidden / 8; i += kNormThreads) {
+    const float2* const from = columns + i / 4 * 16 + i % 4;
+    const uint2 low = half_words({from[0].x, from[0].y, from[4].x, from[4].y}, p.factor, p.bf16),
+                high = half_words({from[8].x, from[8].y, from[12].x, from[12].y}, p.factor, p.bf16);
+    static_cast<uint4*>(p.out)[chunk_at(p.out_tile, p.hidden, row, i / 4, i % 4)] = {low.x, low.y, high.x,
+                                                                                     high.y};
+  }
+}
 __device__ void write_normed(const Norm& p, int row, const float4* values) {
   uint2* out = static_cast<uint2*>(p.out) + static_cast<int64_t>(row) * p.hidden / 4;
   for (int i = threadIdx.x; i < p.hidden / 4; i += kNormThreads)
     out[i] = half_words(values[i], p.factor, p.bf16);
 }
 
+// kTiles: out_tile > 0. As one kernel the compiler would have fewer loads in flight.
+template <bool kTiles>
 __global__ void __launch_bounds__(kNormThreads) norm_kernel(const Norm p) {
   extern __shared__ float4 values[];  // [hidden / 4]
   __shared__ float scratch[kNormThreads / 32];
@@ -46,7 +58,11 @@ __global__ void __launch_bounds__(kNormThreads) norm_kernel(const Norm p) {
   launch_dependents();
   const int r = blockIdx.x;
   norm_row(p, p.row_map != nullptr ? p.row_map[r] : r, values, scratch);
-  write_normed(p, r, values);
+  if constexpr (kTiles) {
+    write_in_tiles(p, r, values);
+  } else {
+    write_normed(p, r, values);
+  }
   if (p.out_f32 == nullptr) return;
   float4* out = reinterpret_cast<float4*>(p.out_f32 + static_cast<int64_t>(r) * p.hidden);
   for (int i = threadIdx.x; i < p.hidden / 4; i += kNormThreads) out[i] = values[i];
@@ -101,13 +117,39 @@ constexpr size_t plan_bytes(int warps, int experts) {
   return sizeof(int) * warps * experts + 32 * sizeof(Sizes);
 }
 
-// Pairs of the same expert stand in the order of rows. ids: of the pairs; counts: [warps][experts];
-// scratch: [32].
-__device__ void plan(const Route& p, const int* ids, int warps, int* counts, Sizes* scratch) {
-  const int pairs = p.rows * p.top_k, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+// The pairs that a CTA gives places. others: what each expert has of the pairs before them, [experts], and
+// behind them; null: no others.
+struct PairShare {
+  int begin, end;
+  int* others;
+};
+// With as many threads as the CTA has. `others` is complete behind the next barrier.
+__device__ void count_others(const Route& p, const PairShare& share) {
+  constexpr int kAhead = 8;
+  const int pairs = p.rows * p.top_k, step = static_cast<int>(blockDim.x);
+  for (int i = threadIdx.x; i < 2 * p.experts; i += step) share.others[i] = 0;
+  __syncthreads();
+  for (int base = threadIdx.x; base < pairs; base += kAhead * step) {
+    int expert[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) expert[i] = base + i * step < pairs ? p.ids[base + i * step] : -1;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int pair = base + i * step;
+      if (expert[i] >= 0 && (pair < share.begin || pair >= share.end))
+        atomicAdd(share.others + (pair < share.begin ? 0 : p.experts) + expert[i], 1);
+    }
+  }
+}
+
+// Pairs of the same expert stand in the order of rows. Who has the first pairs writes the work list. ids: of
+// the pairs; counts: [warps][experts]; scratch: [32].
+__device__ void plan(const Route& p, const int* ids, const PairShare& share, int warps, int* counts,
+                     Sizes* scratch) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int* mine = counts + warp * p.experts;
-  const int share = (pairs + 32 * warps - 1) / (32 * warps) * 32;
-  const int begin = min(warp * share, pairs), end = min(begin + share, pairs);
+  const int of_warp = (share.end - share.begin + 32 * warps - 1) / (32 * warps) * 32;
+  const int begin = min(share.begin + warp * of_warp, share.end), end = min(begin + of_warp, share.end);
   for (int i = threadIdx.x; i < warps * p.experts; i += blockDim.x) counts[i] = 0;
   __syncthreads();
   // body(pair, expert, rank, equals): equals: of the 32 pairs, `rank` of them before this one; expert -1:
@@ -134,20 +176,22 @@ __device__ void plan(const Route& p, const int* ids, int warps, int* counts, Siz
   Sizes done = {};
   for (int first = 0; first < p.experts; first += blockDim.x) {
     const int expert = first + threadIdx.x;
-    int count = 0;
+    const bool counted = share.others != nullptr && expert < p.experts;
+    const int before = counted ? share.others[expert] : 0;
+    int count = before + (counted ? share.others[p.experts + expert] : 0);
     for (int w = 0; w < warps && expert < p.experts; ++w) count += counts[w * p.experts + expert];
     const Pieces pieces(p, count);
     const int planning = (min(p.experts - first, static_cast<int>(blockDim.x)) + 31) / 32;
     const Scan scan = block_scan({count, pieces.work_tiles(), pieces.starts()}, planning, scratch);
     const Sizes at = done + scan.before;
-    pieces.write(p.work_tiles + at.work_tiles, expert, at.permuted_rows, at.starts);
-    for (int w = 0, permuted_row = at.permuted_rows; w < warps && expert < p.experts; ++w) {
+    if (share.begin == 0) pieces.write(p.work_tiles + at.work_tiles, expert, at.permuted_rows, at.starts);
+    for (int w = 0, permuted_row = at.permuted_rows + before; w < warps && expert < p.experts; ++w) {
       const int n = counts[w * p.experts + expert];
       counts[w * p.experts + expert] = permuted_row, permuted_row += n;
     }
     done = done + scan.total;
   }
-  if (threadIdx.x == 0) *p.work_tile_count = done.work_tiles;
+  if (share.begin == 0 && threadIdx.x == 0) *p.work_tile_count = done.work_tiles;
   __syncthreads();
   for_pairs([&](int pair, int expert, int rank, int equals) {
     const int permuted_row = expert >= 0 ? mine[expert] + rank : 0;
@@ -158,11 +202,17 @@ __device__ void plan(const Route& p, const int* ids, int warps, int* counts, Siz
   });
 }
 
+// Of many pairs each CTA counts all, and places its own.
+constexpr int kPlannedPairs = 1024;  // of a CTA
 __global__ void __launch_bounds__(1024) plan_kernel(const Route p, int warps) {
-  extern __shared__ int plan_counts[];  // [warps][experts], then scratch
+  extern __shared__ int plan_counts[];  // [warps][experts], [2][experts] of others, then scratch
+  int* const others = plan_counts + warps * p.experts;
+  const int pairs = p.rows * p.top_k, begin = blockIdx.x * kPlannedPairs;
+  const PairShare share{begin, min(begin + kPlannedPairs, pairs), gridDim.x > 1 ? others : nullptr};
   wait_for_predecessor();
   launch_dependents();
-  plan(p, p.ids, warps, plan_counts, reinterpret_cast<Sizes*>(plan_counts + warps * p.experts));
+  if (gridDim.x > 1) count_others(p, share);
+  plan(p, p.ids, share, warps, plan_counts, reinterpret_cast<Sizes*>(others + 2 * p.experts));
 }
 
 // Both in one CTA, for the rows of decoding.
@@ -173,7 +223,8 @@ __global__ void __launch_bounds__(1024) route_kernel(const Route p, int warps) {
   launch_dependents();
   top_k_rows<kMaxExperts>(p, route_ids);
   int* const counts = route_ids + p.rows * p.top_k;
-  plan(p, route_ids, warps, counts, reinterpret_cast<Sizes*>(counts + warps * p.experts));
+  plan(p, route_ids, {0, p.rows * p.top_k, nullptr}, warps, counts,
+       reinterpret_cast<Sizes*>(counts + warps * p.experts));
 }
 
 // Norm, router and route in one kernel, for decoding: a warp an expert, whose weights are read while the
@@ -217,7 +268,7 @@ __global__ void __launch_bounds__(kNormThreads)
   if (threadIdx.x == 0) *arrived = 0;
   int* counts = reinterpret_cast<int*>(values);
   top_k_rows<kNormThreads>(t, counts);
-  plan(t, counts, kNormThreads / 32, counts + t.rows * t.top_k, plan_scratch);
+  plan(t, counts, {0, t.rows * t.top_k, nullptr}, kNormThreads / 32, counts + t.rows * t.top_k, plan_scratch);
 }
 
 // Norm and router for the rows of decoding, as short as can be, because nothing runs beside it: kScored
@@ -326,7 +377,8 @@ __global__ void rotations_kernel(const int32_t* positions, int rows, const doubl
 }  // namespace
 
 Status norm(const Norm& p, cudaStream_t stream) {
-  return launch(norm_kernel, dim3(p.rows), dim3(kNormThreads), p.hidden * sizeof(float), stream, p);
+  const auto kernel = p.out_tile > 0 ? norm_kernel<true> : norm_kernel<false>;
+  return launch(kernel, dim3(p.rows), dim3(kNormThreads), p.hidden * sizeof(float), stream, p);
 }
 
 static_assert(kMostScoredHidden == 4 * kNormThreads * kScoreLoads && kMostChosenHidden == 128 * kRouterLoads);
@@ -371,8 +423,9 @@ Status top_k(const Route& p, cudaStream_t stream) {
 }
 
 Status list_work(const Route& p, cudaStream_t stream) {
-  const int warps = plan_warps(p.rows * p.top_k, p.experts);
-  return launch(plan_kernel, dim3(1), dim3(1024), plan_bytes(warps, p.experts), stream, p, warps);
+  const int pairs = p.rows * p.top_k, warps = plan_warps(min(pairs, kPlannedPairs), p.experts);
+  return launch(plan_kernel, dim3((pairs + kPlannedPairs - 1) / kPlannedPairs), dim3(1024),
+                plan_bytes(warps + 2, p.experts), stream, p, warps);
 }
 
 Status rotations(const int32_t* positions, int rows, const double* inverse_frequency, int half, double factor,

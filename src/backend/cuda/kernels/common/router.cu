@@ -139,24 +139,25 @@ __global__ void __launch_bounds__(kTileThreads, 1) router_tile_kernel(const Rout
   }
 }
 
+int line_tiles(int lines) { return (lines + kTileLines - 1) / kTileLines; }
+
 Status router_in_tiles(const Router& p, cudaStream_t stream) {
   constexpr int kShared = kStages * kStageVectors * sizeof(float4);
   static OncePerDevice prepared;
   const Status status =
       prepared.run([] { return set_attributes(router_tile_kernel, {.max_shared = kShared}); });
   if (!status.ok()) return status;
-  const auto tiles = [](int lines) { return (lines + kTileLines - 1) / kTileLines; };
-  return launch(router_tile_kernel, dim3(tiles(p.experts), tiles(p.rows)), dim3(kTileThreads), kShared,
-                stream, p);
+  return launch(router_tile_kernel, dim3(line_tiles(p.experts), line_tiles(p.rows)), dim3(kTileThreads),
+                kShared, stream, p);
 }
 
 }  // namespace
 
 Status router(const Router& p, cudaStream_t stream) {
-  constexpr int kFewRows = 128;
+  constexpr int kFewestCtas = 32;  // below, tiles leave too many multiprocessors idle
   if (p.rows <= 4)
     return launch(router_kernel<1, 1>, dim3((p.experts + 1) / 2, p.rows), dim3(64), 0, stream, p);
-  if (p.rows <= kFewRows)
+  if (line_tiles(p.rows) * line_tiles(p.experts) < kFewestCtas)
     return launch(router_kernel<8, 4>, dim3((p.experts + 31) / 32, (p.rows + 3) / 4), dim3(128), 0, stream,
                   p);
   return router_in_tiles(p, stream);

@@ -214,14 +214,16 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
   if (warp < split.count) values.leave(results, warp, lane);
   __syncthreads();
   const int warps = min(kWarps, split.count);
+  const auto out_at = [&](int i, int d) {
+    return activation_at(p.out_tile, p.heads * D, tile.row, (head + i) * D + d);
+  };
   if (size == 1) {
     join_warps(results, warps, heads, [&](int i, int d, const float4& v, const Running& of) {
       const float by = last_factor(of, s.sinks[i]);
       const float x[4] = {v.x * by, v.y * by, v.z * by, v.w * by};
       const auto pair = [&](float lo, float hi) { return p.bf16 ? pack_bf16(lo, hi) : pack_f16(lo, hi); };
-      auto* out =
-          static_cast<uint16_t*>(p.out) + (static_cast<int64_t>(tile.row) * p.heads + head + i) * D + d;
-      *reinterpret_cast<uint2*>(out) = {pair(x[0], x[1]), pair(x[2], x[3])};
+      uint32_t* const out = static_cast<uint32_t*>(p.out);
+      out[out_at(i, d) / 2] = pair(x[0], x[1]), out[out_at(i, d + 2) / 2] = pair(x[2], x[3]);
     });
     return;
   }
@@ -243,8 +245,7 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
     const int i = part / (D / kSlice), d = item % joint.groups * joint.dimensions + joint.dimension;
     const float x = joint.join(inbox, part, d, s.sinks[i]);
     if (joint.first > 0) continue;
-    const int64_t to =
-        (static_cast<int64_t>(tile.row) * p.heads + head + i) * D + part % (D / kSlice) * kSlice + d;
+    const int64_t to = out_at(i, part % (D / kSlice) * kSlice + d);
     if (p.bf16) {
       static_cast<__nv_bfloat16*>(p.out)[to] = __float2bfloat16_rn(x);
     } else {

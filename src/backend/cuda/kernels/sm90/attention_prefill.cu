@@ -278,14 +278,24 @@ struct PrefillRows {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (token[h] < 0) continue;
-      const int64_t at = (static_cast<int64_t>(tile.row + token[h]) * p.heads + head[h]) * D + 2 * (lane % 4);
+      const int row = tile.row + token[h], q = lane % 4;
       const float scale = of_total[h].inverse();
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
+      const auto pair = [&](int n) {  // columns 8 n + 2 q of the head
         const float lo = total[(4 * n + 2 * h) * kGroups * kGroupThreads] * scale;
         const float hi = total[(4 * n + 2 * h + 1) * kGroups * kGroupThreads] * scale;
-        auto* out = static_cast<uint32_t*>(p.out) + (at + 8 * n) / 2;
-        *out = p.bf16 ? pack_bf16(lo, hi) : pack_f16(lo, hi);
+        return p.bf16 ? pack_bf16(lo, hi) : pack_f16(lo, hi);
+      };
+#pragma unroll
+      for (int block = 0; block < D / 32; ++block) {
+        const uint4 chunk = {pair(4 * block), pair(4 * block + 1), pair(4 * block + 2), pair(4 * block + 3)};
+        const int column = head[h] * D + 32 * block;
+        if (p.out_tile > 0) {
+          static_cast<uint4*>(p.out)[chunk_at(p.out_tile, p.heads * D, row, column / 32, q)] = chunk;
+          continue;
+        }
+        auto* out =
+            static_cast<uint32_t*>(p.out) + (static_cast<int64_t>(row) * p.heads * D + column) / 2 + q;
+        out[0] = chunk.x, out[4] = chunk.y, out[8] = chunk.z, out[12] = chunk.w;
       }
     }
   }

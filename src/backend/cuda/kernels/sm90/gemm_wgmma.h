@@ -16,9 +16,7 @@ inline constexpr int kMostSplit = 8;      // CTAs that share a tile, at most
 
 // Activations, or room for them, as the tensor cores read them. A work tile's tile begins at token
 // work_tile.start of the buffer and is [cols / 64][tile_width(count) tokens][128 bytes]: what a stage needs
-// is one contiguous piece. Within 32 columns the order is that of matrix.h's MMAs: 16-byte chunk q holds the
-// columns 8 c + 2 q + {0, 1} of c = 0..3; of the eight chunks of 128 bytes chunk i of token n stands at i ^ n
-// % 8. What lies beyond count is never used.
+// is one contiguous piece. operands.h has the order of the chunks. What lies beyond count is never used.
 struct ActivationTiles {
   void* data = nullptr;
   int cols = 0;  // a multiple of 64
@@ -31,7 +29,6 @@ struct ActivationTiles {
   int split = 1;      // CTAs of a cluster that take a part of the contraction each
   SlabLayout layout;  // of the slabs; at most its sms CTAs run, also for dense matrices
 };
-__host__ __device__ constexpr int chunk_place(int chunk, int token) { return chunk ^ token % 8; }
 // Chooses the tiles of a dense product's tokens, and how many CTAs share a tile.
 ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens);
 // Tokens that the buffer must hold; ends: work tiles whose count is no tile_width, one an expert at most.

@@ -14,7 +14,7 @@ Norm norm_of(Norm n, const DeviceBuffer& weight, float factor, Kind next);
 // Q goes to q, K and V go to the layer's cache.
 Qkv qkv_of(const Layer& layer, const float2* rotation, const int32_t* slots, __nv_bfloat16* q);
 // The rows that were attended to, [rows, q_size] of 16 bits: plain, or in the tiles that the output
-// projection arranges them in (activation_at()).
+// projection arranges them in (ActivationRow).
 struct Attended {
   void* data = nullptr;
   int rows = 0;

@@ -23,7 +23,7 @@ size_t linear_tile_bytes(int rows, int widest);
 Status linear(const Matrix& w, const Activations& x, const Store& out, const LinearSetup& setup);
 Status linear(const Matrix& w, const Activations& x, const Qkv& out, const LinearSetup& setup);
 // The tile in which linear() would arrange these activations in setup.tiles: who writes them there so
-// (activation_at()) says it in Activations::arranged, and spares the arranging. 0: it takes plain rows.
+// (ActivationRow) says it in Activations::arranged, and spares the arranging. 0: it takes plain rows.
 int arranged_tile(const Matrix& w, int tokens, const LinearSetup& setup);
 // linear_sent() sends a rank's product to the other ranks, too, as its kernel makes it. can_send(): whether a
 // kernel does that for this product, which is so for few tokens.

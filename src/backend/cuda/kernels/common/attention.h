@@ -39,7 +39,7 @@ struct Attention {
   bool sliding = false;  // the page table is that of the sliding layers
   void* out = nullptr;   // [rows, heads, head_dim] BF16, or F16
   bool bf16 = true;
-  int out_tile = 0;  // the tile in which out stands (activation_at() in operands.h); 0 for attend_portable()
+  int out_tile = 0;  // the tile in which out stands (ActivationRow in operands.h); 0 for attend_portable()
   const RowTile* tiles = nullptr;
   int tile_count = 0;
   int kv_splits = 1;  // decoding: at least those of the longest context

@@ -14,7 +14,7 @@ struct Activations {
   const int32_t* rows = nullptr;
   float factor = 1;  // what the result is multiplied by
   int tokens = 0;    // dense: rows. Grouped: the most work tiles there can be
-  int arranged = 0;  // dense: the tile in which x stands (activation_at()); 0: plain rows. linear() alone
+  int arranged = 0;  // dense: the tile in which x stands (ActivationRow); 0: plain rows. linear() alone
   // Grouped by expert: work tiles, in device memory, each of at most `tile` permuted rows. Null: one matrix,
   // all tokens.
   const WorkTile* work_tiles = nullptr;

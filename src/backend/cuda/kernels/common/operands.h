@@ -22,17 +22,27 @@ __host__ __device__ constexpr int tile_width(int count) { return count <= 8 ? 8 
 // chunk q holds the columns 8 c + 2 q + {0, 1} of c = 0..3, as the MMAs take them; of the eight chunks chunk
 // i of row n stands at chunk_place(i, n).
 __host__ __device__ constexpr int chunk_place(int chunk, int row) { return chunk ^ row % 8; }
-// Rows of 16-bit activations of a dense product: [rows, cols], or, if tile > 0, [rows / tile][cols /
-// 64][tile] [8 chunks]. In 16 bytes, where chunk q of 32 columns stands in tiles.
-__host__ __device__ constexpr int64_t chunk_at(int tile, int cols, int row, int block, int q) {
-  const int64_t line = static_cast<int64_t>(row / tile * tile) * (cols / 64) + block / 2 * tile + row % tile;
-  return line * 8 + chunk_place(block % 2 * 4 + q, row % tile);
-}
-// In values, where one stands; columns 2 i and 2 i + 1 are neighbours.
-__host__ __device__ constexpr int64_t activation_at(int tile, int cols, int row, int column) {
-  if (tile == 0) return static_cast<int64_t>(row) * cols + column;
-  return chunk_at(tile, cols, row, column / 32, column % 8 / 2) * 8 + column % 32 / 8 * 2 + column % 2;
-}
+// A row of the 16-bit activations of a dense product: [rows, cols], or, if tile > 0, [rows / tile][cols / 64]
+// [tile][8 chunks].
+struct ActivationRow {
+  int64_t first;  // where its first 64 columns stand
+  int tile, place;
+  __host__ __device__ constexpr ActivationRow(int tile_rows, int cols, int row)
+      : first(static_cast<int64_t>(row) * cols), tile(tile_rows), place(0) {
+    if (tile == 0) return;
+    place = row % tile;
+    first = (static_cast<int64_t>(row - place) * (cols / 64) + place) * 64;
+  }
+  // Of chunk q of 32 columns, in tiles.
+  __host__ __device__ constexpr int64_t chunk(int block, int q) const {
+    return first + static_cast<int64_t>(block / 2 * tile) * 64 + chunk_place(block % 2 * 4 + q, place) * 8;
+  }
+  // Columns 2 i and 2 i + 1 are neighbours.
+  __host__ __device__ constexpr int64_t at(int column) const {
+    if (tile == 0) return first + column;
+    return chunk(column / 32, column % 8 / 2) + column % 32 / 8 * 2 + column % 2;
+  }
+};
 
 // out[permuted_row, row] (+)= value + bias[expert, row]
 struct Store {

@@ -35,12 +35,12 @@ constexpr int kMaxExperts = 1024;
 
 __device__ void write_in_tiles(const Norm& p, int row, const float4* values) {
   const auto* const columns = reinterpret_cast<const float2*>(values);
+  const ActivationRow out(p.out_tile, p.hidden, row);
   for (int i = threadIdx.x; i < p.hidden / 8; i += kNormThreads) {
     const float2* const from = columns + i / 4 * 16 + i % 4;
     const uint2 low = half_words({from[0].x, from[0].y, from[4].x, from[4].y}, p.factor, p.bf16),
                 high = half_words({from[8].x, from[8].y, from[12].x, from[12].y}, p.factor, p.bf16);
-    static_cast<uint4*>(p.out)[chunk_at(p.out_tile, p.hidden, row, i / 4, i % 4)] = {low.x, low.y, high.x,
-                                                                                     high.y};
+    static_cast<uint4*>(p.out)[out.chunk(i / 4, i % 4) / 8] = {low.x, low.y, high.x, high.y};
   }
 }
 __device__ void write_normed(const Norm& p, int row, const float4* values) {

@@ -202,6 +202,7 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
   pages.next = pages.locate(R::kSlots + lane);
   if (pages.asked_for_most(R::kSlots)) launch_dependents();
   if (threadIdx.x < heads) s.sinks[threadIdx.x] = p.sinks[head + threadIdx.x];
+  const ActivationRow row(p.out_tile, p.heads * D, tile.row);
   if (size > 1) cluster_wait();
   __syncthreads();
   wait_for_predecessor();
@@ -214,16 +215,19 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
   if (warp < split.count) values.leave(results, warp, lane);
   __syncthreads();
   const int warps = min(kWarps, split.count);
-  const auto out_at = [&](int i, int d) {
-    return activation_at(p.out_tile, p.heads * D, tile.row, (head + i) * D + d);
-  };
   if (size == 1) {
     join_warps(results, warps, heads, [&](int i, int d, const float4& v, const Running& of) {
       const float by = last_factor(of, s.sinks[i]);
       const float x[4] = {v.x * by, v.y * by, v.z * by, v.w * by};
       const auto pair = [&](float lo, float hi) { return p.bf16 ? pack_bf16(lo, hi) : pack_f16(lo, hi); };
-      uint32_t* const out = static_cast<uint32_t*>(p.out);
-      out[out_at(i, d) / 2] = pair(x[0], x[1]), out[out_at(i, d + 2) / 2] = pair(x[2], x[3]);
+      const uint2 words = {pair(x[0], x[1]), pair(x[2], x[3])};
+      const int column = (head + i) * D + d;
+      if (p.out_tile == 0) {
+        static_cast<uint2*>(p.out)[row.at(column) / 4] = words;
+      } else {
+        auto* const out = static_cast<uint32_t*>(p.out);
+        out[row.at(column) / 2] = words.x, out[row.at(column + 2) / 2] = words.y;
+      }
     });
     return;
   }
@@ -245,7 +249,7 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
     const int i = part / (D / kSlice), d = item % joint.groups * joint.dimensions + joint.dimension;
     const float x = joint.join(inbox, part, d, s.sinks[i]);
     if (joint.first > 0) continue;
-    const int64_t to = out_at(i, part % (D / kSlice) * kSlice + d);
+    const int64_t to = row.at((head + i) * D + part % (D / kSlice) * kSlice + d);
     if (p.bf16) {
       static_cast<__nv_bfloat16*>(p.out)[to] = __float2bfloat16_rn(x);
     } else {

@@ -279,6 +279,7 @@ struct PrefillRows {
     for (int h = 0; h < 2; ++h) {
       if (token[h] < 0) continue;
       const int row = tile.row + token[h], q = lane % 4;
+      const ActivationRow tiled(p.out_tile, p.heads * D, row);
       const float scale = of_total[h].inverse();
       const auto pair = [&](int n) {  // columns 8 n + 2 q of the head
         const float lo = total[(4 * n + 2 * h) * kGroups * kGroupThreads] * scale;
@@ -290,7 +291,7 @@ struct PrefillRows {
         const uint4 chunk = {pair(4 * block), pair(4 * block + 1), pair(4 * block + 2), pair(4 * block + 3)};
         const int column = head[h] * D + 32 * block;
         if (p.out_tile > 0) {
-          static_cast<uint4*>(p.out)[chunk_at(p.out_tile, p.heads * D, row, column / 32, q)] = chunk;
+          static_cast<uint4*>(p.out)[tiled.chunk(column / 32, q) / 8] = chunk;
           continue;
         }
         auto* out =

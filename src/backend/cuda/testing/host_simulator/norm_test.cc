@@ -49,7 +49,7 @@ TEST(NormOnHost, TilesHoldThePlainRows) {
             const int64_t first = static_cast<int64_t>(row / tile * tile) * hidden,
                           at = first + sm90::place_in_tile(tile, row % tile, column);
             ASSERT_EQ(tiled[at], plain[static_cast<int64_t>(row) * hidden + column]) << row << ", " << column;
-            ASSERT_EQ(activation_at(tile, hidden, row, column), at);
+            ASSERT_EQ(ActivationRow(tile, hidden, row).at(column), at);
           }
         }
       }

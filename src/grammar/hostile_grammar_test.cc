@@ -147,6 +147,40 @@ TEST(HostileGrammar, AmbiguousOnesKeepToTheirBounds) {
   }
 }
 
+// Many grammars at once divide the memory for masks; a single one has all that it may keep.
+TEST(HostileGrammar, ManyGrammarsShareTheMemoryForMasks) {
+  const Tokenizer tokenizer = small::tokenizer();
+  const auto follow = [](Matcher& matcher) {
+    for (int i = 0; i < 600; ++i) {
+      const auto allowed = matcher.allowed();
+      ASSERT_TRUE(allowed.ok()) << allowed.status().message();
+      matcher.take('q');
+    }
+  };
+  const auto form = [](int number) {  // a mask of its own at each of 600 places
+    std::string gbnf = "root ::= ";
+    for (int i = 0; i < 600; ++i)
+      gbnf += fmt::format("[a-z{}] ", static_cast<char>('A' + (i * 7 + number) % 26));
+    return AnswerGrammar::compile({.gbnf = gbnf + fmt::format("\"{}\"", number)}).value();
+  };
+  MaskCache cache(tokenizer);
+  Matcher alone = cache.matcher(form(0));
+  follow(alone);
+  EXPECT_GT(alone.masks()->kept_masks(), 256U);
+  constexpr int kMany = 400;
+  std::vector<Matcher> many;
+  for (int i = 1; i <= kMany; ++i) {
+    many.push_back(cache.matcher(form(i)));
+    ASSERT_TRUE(many.back().allowed().ok());
+  }
+  follow(many.back());
+  EXPECT_LE(many.back().masks()->kept_masks(), 4 * TokenMasks::kAllKept / kMany);
+  many.clear();
+  Matcher again = cache.matcher(form(kMany + 1));
+  follow(again);
+  EXPECT_GT(again.masks()->kept_masks(), 256U);
+}
+
 // Many tokens of a form that costs a slice each, still to be taken.
 std::shared_ptr<NextMask> costly_mask(MaskCache& cache, int number, const std::string& client) {
   const std::string form = "root ::= " + repeated(3000 + number, "[a-z]?", " [a-z]?");
@@ -157,14 +191,14 @@ std::shared_ptr<NextMask> costly_mask(MaskCache& cache, int number, const std::s
 }
 
 // A client with costly masks delays another one's by slices, and an end of the thread not at all.
-TEST(MaskThread, ClientsTakeTurnsBySlices) {
+TEST(MaskThreads, ClientsTakeTurnsBySlices) {
   const Tokenizer tokenizer = small::tokenizer();
   MaskCache cache(tokenizer);
   std::vector<std::shared_ptr<NextMask>> costly;
   const auto other =
       std::make_shared<NextMask>(cache.matcher(AnswerGrammar::compile({.json_schema = "{}"}).value()), "b");
   {
-    MaskThread thread;
+    MaskThreads thread(1);
     for (int i = 0; i < 4; ++i) thread.compute(costly.emplace_back(costly_mask(cache, i, "a")));
     thread.compute(other);
     thread.wait_until(*other, std::chrono::steady_clock::now() + std::chrono::minutes(1));
@@ -177,14 +211,14 @@ TEST(MaskThread, ClientsTakeTurnsBySlices) {
 }
 
 // Two answers of one grammar: what one works out is not held back from the other.
-TEST(MaskThread, ClientsOfOneGrammarTakeTurns) {
+TEST(MaskThreads, ClientsOfOneGrammarTakeTurns) {
   const Tokenizer tokenizer = small::tokenizer();
   MaskCache cache(tokenizer);
   const auto costly = costly_mask(cache, 0, "a");
   const auto other = std::make_shared<NextMask>(costly->matcher, "b");
   other->matcher = cache.matcher(
       AnswerGrammar::compile({.gbnf = "root ::= " + repeated(3000, "[a-z]?", " [a-z]?")}).value());
-  MaskThread thread;
+  MaskThreads thread(1);
   thread.compute(costly);
   thread.compute(other);
   thread.wait_until(*other, std::chrono::steady_clock::now() + std::chrono::minutes(1));

@@ -19,7 +19,7 @@ std::shared_ptr<SharedMasks> MaskCache::masks_of(const AnswerGrammar& grammar) {
   shared->trie = trie_;
   used_.push_front(std::move(shared));
   if (used_.size() > kKeptGrammars) {
-    thread_->discard(std::move(used_.back()));
+    threads_->discard(std::move(used_.back()));
     used_.pop_back();
   }
   return used_.front();

@@ -21,14 +21,14 @@ class MaskCache {
   Matcher matcher(const AnswerGrammar& grammar) { return Matcher(masks_of(grammar)); }
   // client: whose request it is; clients take turns.
   AsyncMatcher async_matcher(const AnswerGrammar& grammar, std::string client = {}) {
-    return {matcher(grammar), std::move(client), thread_};
+    return {matcher(grammar), std::move(client), threads_};
   }
 
  private:
   std::shared_ptr<SharedMasks> masks_of(const AnswerGrammar& grammar);
 
   std::shared_ptr<SharedTrie> trie_;
-  std::shared_ptr<MaskThread> thread_ = std::make_shared<MaskThread>();
+  std::shared_ptr<MaskThreads> threads_ = std::make_shared<MaskThreads>();
   std::list<std::shared_ptr<SharedMasks>> used_;  // the last one used first
 };
 

@@ -1,5 +1,6 @@
 #include "grammar/mask_thread.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -10,6 +11,11 @@ namespace moesaic::grammar {
 namespace {
 
 constexpr int kNice = 10;
+constexpr size_t kMostThreads = 4, kCpusPerThread = 4;
+
+size_t usual_threads() {
+  return std::clamp<size_t>(std::thread::hardware_concurrency() / kCpusPerThread, 1, kMostThreads);
+}
 
 }  // namespace
 
@@ -36,44 +42,48 @@ bool NextMask::compute_slice() {
   }
 }
 
-MaskThread::~MaskThread() {
+MaskThreads::MaskThreads(int most) : most_(most > 0 ? static_cast<size_t>(most) : usual_threads()) {}
+
+MaskThreads::~MaskThreads() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
-void MaskThread::compute(std::shared_ptr<NextMask> mask) {
+void MaskThreads::compute(std::shared_ptr<NextMask> mask) {
   {
     const std::lock_guard lock(mutex_);
     const std::string& client = mask->client;
     waiting_.push(client, 0, std::move(mask));
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    if (waiting_.size() > idle_ && threads_.size() < most_) threads_.emplace_back([this] { run(); });
   }
   wake_.notify_one();
 }
 
-void MaskThread::wait_until(const NextMask& mask, std::chrono::steady_clock::time_point deadline) {
+void MaskThreads::wait_until(const NextMask& mask, std::chrono::steady_clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   done_.wait_until(lock, deadline, [&] { return mask.ready.load(std::memory_order_acquire); });
 }
 
-void MaskThread::discard(std::shared_ptr<void> last) {
+void MaskThreads::discard(std::shared_ptr<void> last) {
   {
     const std::lock_guard lock(mutex_);
-    if (!thread_.joinable()) return;
+    if (threads_.empty()) return;
     discarded_.push_back(std::move(last));
   }
   wake_.notify_one();
 }
 
-void MaskThread::run() {
+void MaskThreads::run() {
   lower_thread_priority(kNice);
   std::unique_lock lock(mutex_);
   while (true) {
+    ++idle_;
     wake_.wait(lock, [&] { return stopping_ || waiting_.size() > 0 || !discarded_.empty(); });
+    --idle_;
     if (stopping_) return;
     auto discarded = std::exchange(discarded_, {});
     if (!discarded.empty()) {
@@ -85,7 +95,7 @@ void MaskThread::run() {
   }
 }
 
-void MaskThread::compute_next(std::unique_lock<std::mutex>& lock) {
+void MaskThreads::compute_next(std::unique_lock<std::mutex>& lock) {
   std::shared_ptr<NextMask> mask = *waiting_.pop();
   lock.unlock();
   const bool ended = mask->abandoned || mask->compute_slice();
@@ -101,21 +111,21 @@ void MaskThread::compute_next(std::unique_lock<std::mutex>& lock) {
   done_.notify_all();
 }
 
-AsyncMatcher::AsyncMatcher(Matcher matcher, std::string client, std::shared_ptr<MaskThread> thread)
-    : thread_(std::move(thread)), next_(std::make_shared<NextMask>(std::move(matcher), std::move(client))) {
+AsyncMatcher::AsyncMatcher(Matcher matcher, std::string client, std::shared_ptr<MaskThreads> threads)
+    : threads_(std::move(threads)), next_(std::make_shared<NextMask>(std::move(matcher), std::move(client))) {
   begin();
 }
 
 AsyncMatcher::~AsyncMatcher() {
   if (next_ == nullptr) return;
   next_->abandoned = true;
-  thread_->discard(std::move(next_));
+  threads_->discard(std::move(next_));
 }
 
 void AsyncMatcher::begin() {
   const bool quick = next_->compute_quickly();
   next_->ready.store(quick, std::memory_order_release);
-  if (!quick) thread_->compute(next_);
+  if (!quick) threads_->compute(next_);
 }
 
 Result<std::span<const uint64_t>> AsyncMatcher::allowed() const {

@@ -1,4 +1,4 @@
-// Computes expensive masks on another thread, while the engine's thread runs steps of other requests.
+// Computes expensive masks on other threads, while the engine's thread runs steps of other requests.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace moesaic::grammar {
 
-// The next mask of one answer. Its owner may use it while it is ready; before that it belongs to the thread.
+// The next mask of one answer. Its owner may use it while it is ready; before that it belongs to the threads.
 struct NextMask {
   NextMask(Matcher m, std::string c) : matcher(std::move(m)), client(std::move(c)) {}
 
@@ -35,20 +35,21 @@ struct NextMask {
   bool compute(Effort effort);
 };
 
-// A thread that computes masks, at a low priority. It works in slices of some milliseconds: each client's
-// masks take turns, and so do the clients, so that a costly mask delays the others by its slices alone. It is
-// started by the first one.
-class MaskThread {
+// Threads that compute masks, at a low priority. They work in slices of some milliseconds: each client's
+// masks take turns, and so do the clients, so that a costly mask delays the others by its slices alone. Masks
+// of one grammar are computed one at a time. A thread is started when masks wait and none is idle.
+class MaskThreads {
  public:
-  MaskThread() = default;
+  // most: threads; 0: one for every four CPUs, up to four.
+  explicit MaskThreads(int most = 0);
   // Returns within a slice, whatever waits.
-  ~MaskThread();
-  MaskThread(const MaskThread&) = delete;
-  MaskThread& operator=(const MaskThread&) = delete;
+  ~MaskThreads();
+  MaskThreads(const MaskThreads&) = delete;
+  MaskThreads& operator=(const MaskThreads&) = delete;
 
   void compute(std::shared_ptr<NextMask> mask);
   void wait_until(const NextMask& mask, std::chrono::steady_clock::time_point deadline);
-  // Gives up what may be the last reference to megabytes: if the thread runs, they are freed by it.
+  // Gives up what may be the last reference to megabytes: if a thread runs, they are freed by it.
   void discard(std::shared_ptr<void> last);
 
  private:
@@ -61,21 +62,22 @@ class MaskThread {
   FairQueue<std::shared_ptr<NextMask>> waiting_{std::numeric_limits<size_t>::max()};
   std::vector<std::shared_ptr<void>> discarded_;
   bool stopping_ = false;
-  std::thread thread_;
+  size_t most_, idle_ = 0;  // threads
+  std::vector<std::thread> threads_;
 };
 
-// A matcher whose next mask is computed ahead: at once where that is quick, else by the thread. Of one
+// A matcher whose next mask is computed ahead: at once where that is quick, else by the threads. Of one
 // answer, and used by one thread.
 class AsyncMatcher {
  public:
-  AsyncMatcher(Matcher matcher, std::string client, std::shared_ptr<MaskThread> thread);
+  AsyncMatcher(Matcher matcher, std::string client, std::shared_ptr<MaskThreads> threads);
   AsyncMatcher(AsyncMatcher&&) = default;
   AsyncMatcher& operator=(AsyncMatcher&&) = delete;
   ~AsyncMatcher();
 
   bool ready() const { return next_->ready.load(std::memory_order_acquire); }
   void wait_until(std::chrono::steady_clock::time_point deadline) const {
-    thread_->wait_until(*next_, deadline);
+    threads_->wait_until(*next_, deadline);
   }
   // The same as Matcher's, valid until take(). Both only while it is ready.
   Result<std::span<const uint64_t>> allowed() const;
@@ -84,7 +86,7 @@ class AsyncMatcher {
  private:
   void begin();
 
-  std::shared_ptr<MaskThread> thread_;
+  std::shared_ptr<MaskThreads> threads_;
   std::shared_ptr<NextMask> next_;
 };
 

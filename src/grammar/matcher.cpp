@@ -9,7 +9,8 @@ namespace moesaic::grammar {
 namespace {
 
 std::shared_ptr<TokenMasks> fresh_masks(const SharedMasks& shared) {
-  return std::make_shared<TokenMasks>(shared.grammar->automaton, shared.grammar->rule, shared.trie->get());
+  return std::make_shared<TokenMasks>(shared.grammar->automaton, shared.grammar->rule, shared.trie->get(),
+                                      TokenMasks::kMaskWork, &shared.trie->sharers());
 }
 
 Status too_costly() {

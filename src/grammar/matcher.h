@@ -14,13 +14,15 @@
 
 namespace moesaic::grammar {
 
-// A tokenizer's tree, made when it is first asked for.
+// A tokenizer's tree, made when it is first asked for, and who shares the memory for masks over it.
 class SharedTrie {
  public:
   explicit SharedTrie(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
   const TokenTrie& get();
+  MaskSharers& sharers() { return sharers_; }
 
  private:
+  MaskSharers sharers_;
   const Tokenizer& tokenizer_;
   std::once_flag made_;
   std::optional<TokenTrie> trie_;

@@ -8,7 +8,7 @@ namespace moesaic::grammar {
 namespace {
 
 // 25 KB each for 201,088 tokens.
-constexpr size_t kKeptMasks = 512, kKeptCounted = 16;
+constexpr size_t kKeptCounted = 16;
 constexpr size_t kQuickPlaces = 64;
 constexpr size_t kKeptEnds = 1 << 20;
 // Nodes of the tree that cost as much as one step of the machine.
@@ -27,12 +27,24 @@ void add(const TokenMasks::Bits& from, TokenMasks::Bits& to) {
 
 }  // namespace
 
-TokenMasks::TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie, uint64_t mask_work)
+TokenMasks::TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie, uint64_t mask_work,
+                       MaskSharers* sharers)
     : trie_(trie),
       mask_work_(mask_work),
+      sharers_(sharers),
       machine_(automaton, static_cast<uint32_t>(trie.depth())) {  // no token has more bytes
   number({});
   if (const Machine::Step first = machine_.enter(rule, kBottom)) start_ = number(*first);
+  if (sharers_ != nullptr) ++sharers_->count_;
+}
+
+TokenMasks::~TokenMasks() {
+  if (sharers_ != nullptr) --sharers_->count_;
+}
+
+size_t TokenMasks::share(size_t all, size_t least, size_t most) const {
+  const int sharers = sharers_ != nullptr ? sharers_->count() : 1;
+  return std::clamp(all / static_cast<size_t>(std::max(1, sharers)), least, most);
 }
 
 size_t TokenMasks::bytes() const {
@@ -132,7 +144,7 @@ bool TokenMasks::leaves(Situation at) const {
 }
 
 std::shared_ptr<TokenMasks::Making>& TokenMasks::making(Situation coarse) {
-  if (masks_.size() >= kKeptMasks / 2 && !masks_.contains(coarse)) older_masks_ = std::exchange(masks_, {});
+  if (masks_.size() >= kept() / 2 && !masks_.contains(coarse)) older_masks_ = std::exchange(masks_, {});
   std::shared_ptr<Making>& made = masks_[coarse];
   if (const auto older = older_masks_.find(coarse); made == nullptr && older != older_masks_.end())
     made = older->second;
@@ -236,7 +248,7 @@ bool TokenMasks::find_local(Making& making, Situation inside) {
 }
 
 void TokenMasks::keep_local(Situation inside, std::shared_ptr<const Local> local) {
-  if (locals_.size() >= kKeptMasks || local_ends_ + local->ends.size() > kKeptEnds) {
+  if (locals_.size() >= kept() || local_ends_ + local->ends.size() > kKeptEnds) {
     locals_.clear();
     local_ends_ = 0;
   }

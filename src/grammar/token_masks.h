@@ -11,6 +11,7 @@
 // count. Answers that need the same mask make it together.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -36,6 +37,16 @@ enum class Progress {
   kTooCostly  // never: one of the limits of Machine and TokenMasks
 };
 
+// How many grammars' masks share the memory for masks, which is divided evenly.
+class MaskSharers {
+ public:
+  int count() const { return count_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class TokenMasks;
+  std::atomic<int> count_ = 0;
+};
+
 // Not for several threads at a time.
 class TokenMasks {
  public:
@@ -48,9 +59,16 @@ class TokenMasks {
   static constexpr uint64_t kMaskWork = 200'000, kMostWork = 2'000'000;
   // See full(). Behind kWalkBytes nothing but single bytes is looked at.
   static constexpr size_t kFullBytes = 16 << 20, kWalkBytes = 24 << 20, kMostBytes = 32 << 20;
+  // Of all grammars together: of each at least the least, at most kFullBytes and kMostKept masks.
+  static constexpr size_t kAllBytes = 512 << 20, kLeastBytes = 512 << 10;
+  static constexpr size_t kAllKept = 20'480, kLeastKept = 16, kMostKept = 512;
 
-  // Automaton (finished) and tree must outlive the masks.
-  TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie, uint64_t mask_work = kMaskWork);
+  // Automaton (finished), tree and sharers must outlive the masks.
+  TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie, uint64_t mask_work = kMaskWork,
+             MaskSharers* sharers = nullptr);
+  ~TokenMasks();
+  TokenMasks(const TokenMasks&) = delete;
+  TokenMasks& operator=(const TokenMasks&) = delete;
 
   // None: the beginning alone costs too much.
   std::optional<Situation> start() const { return start_; }
@@ -67,8 +85,10 @@ class TokenMasks {
   // Time to replace this object, which frees nothing. To be asked between tokens. Within one token, a walk
   // that meets very many new situations takes the rest for kNowhere: its mask then allows too few tokens, but
   // always those of a single byte.
-  bool full() const { return bytes() > kFullBytes; }
-  size_t bytes() const;
+  bool full() const { return bytes() > share(kAllBytes, kLeastBytes, kFullBytes); }
+  size_t bytes() const;  // without kept_masks()
+  // Masks and parts of masks that are kept, done or not: a bit a token each.
+  size_t kept_masks() const { return masks_.size() + older_masks_.size() + locals_.size() + counted_.size(); }
   // None: it takes too much memory.
   std::optional<Situation> adopt(const TokenMasks& other, Situation at);
   // States, edges, callers and nodes looked at, a measure of the time spent.
@@ -89,6 +109,8 @@ class TokenMasks {
     Bits tokens = {};
   };
 
+  size_t share(size_t all, size_t least, size_t most) const;
+  size_t kept() const { return share(kAllKept, kLeastKept, kMostKept); }  // masks
   Situation number(std::span<const Configuration> configurations);
   Situation numbered(const Machine::Step& step, uint64_t limit);
   uint64_t step_limit() const;
@@ -117,6 +139,7 @@ class TokenMasks {
 
   const TokenTrie& trie_;
   uint64_t mask_work_;
+  MaskSharers* sharers_;  // null: there are no others
   Machine machine_;
   std::optional<Situation> start_;
   InternedLists<Configuration> situations_;

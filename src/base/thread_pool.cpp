@@ -7,26 +7,16 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/pause_cpu.h"
 
 namespace moesaic {
 namespace {
 
-// Longer than the serial gaps of a decode step, short enough to leave an idle machine idle. A time and not a
-// count: x86's pause takes 40 to 140 cycles, Arm's yield one.
-constexpr int64_t kSpinNs = 50'000;
 constexpr int kPauses = 32;  // between looks at the clock
 
 // ThreadPool::state_: workers that have joined, then the bit that lets them, then the loop's number, which
 // wraps: a worker that slept through exactly 65,536 loops misses one. kEnd: there will be no more loops.
 constexpr uint32_t kJoined = 0x7FFF, kOpen = 0x8000, kLoop = 0x10000, kEnd = ~0u;
-
-void pause_cpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Waits until value differs from old: spins first, then sleeps.
 template <typename T>
@@ -54,8 +44,8 @@ ThreadPlan unpinned(int threads) {
 
 ThreadPool::ThreadPool(int threads) : ThreadPool(unpinned(threads)) {}
 
-ThreadPool::ThreadPool(const ThreadPlan& plan)
-    : spin_ns_(plan.threads > plan.cpus ? 0 : kSpinNs),  // who spins would keep a CPU from who computes
+ThreadPool::ThreadPool(const ThreadPlan& plan, int64_t spin_ns)
+    : spin_ns_(plan.threads > plan.cpus ? 0 : spin_ns),  // who spins would keep a CPU from who computes
       pinned_(plan.pin),
       planned_(plan.threads),
       plan_(plan.nodes),

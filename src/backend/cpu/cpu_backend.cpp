@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "backend/cpu/cpu_backend_impl.h"
+#include "backend/cpu/find_kernels.h"
 #include "base/error.h"
 
 namespace moesaic {
@@ -53,15 +54,8 @@ Result<std::unique_ptr<Backend>> create_cpu_backend(const BackendOptions& option
   if (options.kv != KvFormat::kOwn)
     return invalid("cpu: K and V are kept as integers; --kv-dtype is for cuda and reference");
   ASSIGN_OR_RETURN(const std::optional<cpu::GemmTuning> prefetch, cpu::parse_prefetch(options.cpu_prefetch));
-  std::string known;
-  std::vector<const cpu::Kernels*> all = cpu::available_kernels();
-  for (const cpu::Kernels* emulated : cpu::emulated_kernels()) all.push_back(emulated);
-  for (const cpu::Kernels* kernels : all) {
-    if (options.isa == "auto" || options.isa == kernels->name)
-      return std::unique_ptr<Backend>(new cpu::CpuBackend(*kernels, options, prefetch));
-    known += known.empty() ? kernels->name : fmt::format(", {}", kernels->name);
-  }
-  return invalid("cpu: this machine does not run instruction set '{}'; it has {}", options.isa, known);
+  ASSIGN_OR_RETURN(const cpu::Kernels* const kernels, cpu::find_kernels(options.isa));
+  return std::unique_ptr<Backend>(new cpu::CpuBackend(*kernels, options, prefetch));
 }
 
 }  // namespace moesaic

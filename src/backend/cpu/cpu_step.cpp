@@ -86,9 +86,7 @@ void CpuBackend::moe(int index) {
   };
   ops_.mlp(layer, rows, normed_.data(), x_.data(),
            options_.router_trace ? LayerOps::RouterSeen(seen) : nullptr);
-  op.bytes += (layer.gate_up.bytes() + layer.gate_up_adapter.bytes() + layer.down.bytes() +
-               layer.down_adapter.bytes()) *
-              static_cast<double>(ops_.active_experts()) / config_.experts;
+  op.bytes += layer.experts_bytes() * static_cast<double>(ops_.active_experts()) / config_.experts;
   draft_head_.tap(index + 1, x_);
 }
 

@@ -6,28 +6,10 @@
 
 namespace moesaic::cpu {
 
-// Over the experts themselves, two gigabytes of them: what fits the caches would read faster than decoding
-// ever can. By plain loads and by decoding's own kernel, whichever is quicker.
 double CpuBackend::read_bandwidth() {
   if (layers_.empty()) return 0;
-  constexpr size_t kEnough = 2u << 30;
-  MemoryByNode memory(pool_.nodes());
-  for (int node = 0; node < pool_.nodes(); ++node) {
-    size_t bytes = 0;
-    for (const Layer& layer : layers_) {
-      for (const PackedMatrix* m : {&layer.gate_up, &layer.down}) {
-        if (bytes >= kEnough / pool_.nodes()) break;
-        const auto [first, end] = m->node_slots(node);
-        memory[node].emplace_back(m->data.as() + first * m->data_stride, (end - first) * m->data_stride);
-        bytes += memory[node].back().size();
-      }
-    }
-  }
-  double best = measure_read_bandwidth(memory, pool_, read_patterns_);
   DecodeProbe probe = make_probe();
-  for (int pass = 0; best > 0 && pass < 8; ++pass)
-    best = std::max(best, probe.pass_bytes() / probe.seconds(chosen_.tuning) / 1e9);
-  return best;
+  return decode_bandwidth(probe, pool_, chosen_.tuning, read_patterns_);
 }
 
 DecodeProbe CpuBackend::make_probe() {

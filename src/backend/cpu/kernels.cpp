@@ -1,6 +1,7 @@
-#include "backend/cpu/kernels.h"
-
 #include <algorithm>
+
+#include "backend/cpu/find_kernels.h"
+#include "base/error.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -118,6 +119,17 @@ std::vector<const Kernels*> emulated_kernels() {
   if (avx512 && __builtin_cpu_supports("avx512vbmi")) return {&amx};
 #endif
   return {};
+}
+
+Result<const Kernels*> find_kernels(const std::string& isa) {
+  std::string known;
+  std::vector<const Kernels*> all = available_kernels();
+  for (const Kernels* emulated : emulated_kernels()) all.push_back(emulated);
+  for (const Kernels* kernels : all) {
+    if (isa == "auto" || isa == kernels->name) return kernels;
+    known += known.empty() ? kernels->name : fmt::format(", {}", kernels->name);
+  }
+  return invalid("cpu: this machine does not run instruction set '{}'; it has {}", isa, known);
 }
 
 }  // namespace moesaic::cpu

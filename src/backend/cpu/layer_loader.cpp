@@ -69,7 +69,6 @@ Result<PackedMatrix> LayerLoader::pack_experts(const std::vector<const ExpertsVi
 }
 
 Status LayerLoader::load_vectors(const LayerWeights& w, const std::string& name, Layer& layer) const {
-  const LayerShape& s = layer.shape;
   const auto read = [&](const MatrixView& m, const char* tensor) {
     return read_vector(m, name + " " + tensor);
   };
@@ -78,43 +77,28 @@ Status LayerLoader::load_vectors(const LayerWeights& w, const std::string& name,
   ASSIGN_OR_RETURN(layer.sinks, read(w.sinks, "sinks"));
   ASSIGN_OR_RETURN(layer.o_bias, read(w.o_bias, "o bias"));
   ASSIGN_OR_RETURN(layer.router_bias, read(w.router_bias, "router bias"));
-  ASSIGN_OR_RETURN(layer.gate_bias, read(w.gate_bias, "gate bias"));
-  ASSIGN_OR_RETURN(layer.up_bias, read(w.up_bias, "up bias"));
-  ASSIGN_OR_RETURN(layer.down_bias, read(w.down_bias, "down bias"));
   layer.qkv_bias.clear();
   for (const MatrixView* bias : {&w.q_bias, &w.k_bias, &w.v_bias}) {
     ASSIGN_OR_RETURN(const std::vector<float> part, read(*bias, "qkv bias"));
     layer.qkv_bias.insert(layer.qkv_bias.end(), part.begin(), part.end());
   }
-  // The kernels take sinks and the biases of SwiGLU, and add 1 to up.
+  // The kernels take sinks.
   constexpr float kNoSink = -1e4f;  // e to its power is 0
-  if (layer.sinks.empty()) layer.sinks.assign(s.heads, kNoSink);
+  if (layer.sinks.empty()) layer.sinks.assign(layer.shape.heads, kNoSink);
+  return {};
+}
+
+// The kernels take the biases of SwiGLU, and add 1 to up.
+Status LayerLoader::load_expert_biases(const LayerWeights& w, const std::string& name,
+                                       ExpertLayer& layer) const {
+  const LayerShape& s = layer.shape;
+  ASSIGN_OR_RETURN(layer.gate_bias, read_vector(w.gate_bias, name + " gate bias"));
+  ASSIGN_OR_RETURN(layer.up_bias, read_vector(w.up_bias, name + " up bias"));
+  ASSIGN_OR_RETURN(layer.down_bias, read_vector(w.down_bias, name + " down bias"));
   const size_t biases = std::max(1, s.experts) * padded(s.intermediate);
   layer.gate_bias.resize(biases), layer.up_bias.resize(biases);
   const auto more = static_cast<float>(s.swiglu_offset - 1);
   for (float& bias : layer.up_bias) bias += more;
-  return {};
-}
-
-Status LayerLoader::load_matrices(const LayerWeights& w, const std::string& name, Layer& layer) const {
-  const auto named = [&](const char* tensor) { return name + " " + tensor; };
-  ASSIGN_OR_RETURN(layer.qkv, pack({&w.q, &w.k, &w.v}, named("qkv")));
-  ASSIGN_OR_RETURN(layer.o, pack({&w.o}, named("o")));
-  const bool dense = layer.shape.experts == 0;
-  const auto format_of = [&](const ExpertsView& m) {
-    return packed_format(m.first.format, dense ? wanted_(m.first) : std::nullopt);
-  };
-  const std::string gate_up = named(dense ? "gate and up" : "gate_up experts");
-  if (dense && format_of(w.gate) != format_of(w.up))
-    return invalid("{}: tensors of one projection differ in type; use --dense to convert them", gate_up);
-  if (!dense) {
-    // Routing is a discrete choice: its logits are computed in F32 whatever the dense format.
-    ASSIGN_OR_RETURN(layer.router, pack_panels(Format::kF32, w.router.cols, stack({&w.router}),
-                                               named("router"), kernels_, pool_));
-  }
-  ASSIGN_OR_RETURN(layer.gate_up, pack_experts({&w.gate, &w.up}, format_of(w.gate), gate_up));
-  ASSIGN_OR_RETURN(layer.down,
-                   pack_experts({&w.down}, format_of(w.down), named(dense ? "down" : "down experts")));
   return {};
 }
 
@@ -143,11 +127,22 @@ Result<PackedLowRank> LayerLoader::pack(const LowRankExperts& low, bool gate_up,
   return packed;
 }
 
-Status LayerLoader::load_adapter(const LayerAdapter& adapter, const std::string& name, Layer& layer) const {
-  ASSIGN_OR_RETURN(layer.qkv_adapter, pack(adapter.qkv, name));
-  ASSIGN_OR_RETURN(layer.o_adapter, pack(adapter.o, name));
-  ASSIGN_OR_RETURN(layer.gate_up_adapter, pack(adapter.gate_up, true, name));
-  ASSIGN_OR_RETURN(layer.down_adapter, pack(adapter.down, false, name));
+Status LayerLoader::load_experts(const LayerShape& shape, const LayerWeights& w, const LayerAdapter& adapter,
+                                 const std::string& name, ExpertLayer& layer) const {
+  layer.shape = shape;
+  RETURN_IF_ERROR(load_expert_biases(w, name, layer));
+  const bool dense = shape.experts == 0;
+  const auto format_of = [&](const ExpertsView& m) {
+    return packed_format(m.first.format, dense ? wanted_(m.first) : std::nullopt);
+  };
+  const std::string gate_up = name + (dense ? " gate and up" : " gate_up experts"),
+                    down = name + (dense ? " down" : " down experts");
+  if (dense && format_of(w.gate) != format_of(w.up))
+    return invalid("{}: tensors of one projection differ in type; use --dense to convert them", gate_up);
+  ASSIGN_OR_RETURN(layer.gate_up, pack_experts({&w.gate, &w.up}, format_of(w.gate), gate_up));
+  ASSIGN_OR_RETURN(layer.down, pack_experts({&w.down}, format_of(w.down), down));
+  ASSIGN_OR_RETURN(layer.gate_up_adapter, pack(adapter.gate_up, true, name + " adapter"));
+  ASSIGN_OR_RETURN(layer.down_adapter, pack(adapter.down, false, name + " adapter"));
   return {};
 }
 
@@ -155,8 +150,16 @@ Status LayerLoader::load(const LayerShape& shape, const LayerWeights& w, const L
                          const std::string& name, Layer& layer) const {
   layer.shape = shape;
   RETURN_IF_ERROR(load_vectors(w, name, layer));
-  RETURN_IF_ERROR(load_matrices(w, name, layer));
-  return load_adapter(adapter, name + " adapter", layer);
+  ASSIGN_OR_RETURN(layer.qkv, pack({&w.q, &w.k, &w.v}, name + " qkv"));
+  ASSIGN_OR_RETURN(layer.o, pack({&w.o}, name + " o"));
+  if (shape.experts > 0) {
+    // Routing is a discrete choice: its logits are computed in F32 whatever the dense format.
+    ASSIGN_OR_RETURN(layer.router, pack_panels(Format::kF32, w.router.cols, stack({&w.router}),
+                                               name + " router", kernels_, pool_));
+  }
+  ASSIGN_OR_RETURN(layer.qkv_adapter, pack(adapter.qkv, name + " adapter"));
+  ASSIGN_OR_RETURN(layer.o_adapter, pack(adapter.o, name + " adapter"));
+  return load_experts(shape, w, adapter, name, layer);
 }
 
 }  // namespace moesaic::cpu

@@ -30,13 +30,15 @@ class LayerLoader {
   // data.
   Status load(const LayerShape& shape, const LayerWeights& w, const LayerAdapter& adapter,
               const std::string& name, Layer& layer) const;
+  // The experts alone, or the dense MLP, and their part of the adapter.
+  Status load_experts(const LayerShape& shape, const LayerWeights& w, const LayerAdapter& adapter,
+                      const std::string& name, ExpertLayer& layer) const;
 
  private:
   Result<PackedMatrix> pack_experts(const std::vector<const ExpertsView*>& sections, Format format,
                                     const std::string& name) const;
   Status load_vectors(const LayerWeights& w, const std::string& name, Layer& layer) const;
-  Status load_matrices(const LayerWeights& w, const std::string& name, Layer& layer) const;
-  Status load_adapter(const LayerAdapter& adapter, const std::string& name, Layer& layer) const;
+  Status load_expert_biases(const LayerWeights& w, const std::string& name, ExpertLayer& layer) const;
   Result<PackedLowRank> pack(const LowRank& low, const std::string& name) const;
   Result<PackedLowRank> pack(const LowRankExperts& low, bool gate_up, const std::string& name) const;
 

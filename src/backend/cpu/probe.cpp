@@ -178,6 +178,27 @@ void measure_expansion(DecodeProbe& probe, ProbedPart part, double seconds, Meas
 
 }  // namespace
 
+double decode_bandwidth(DecodeProbe& probe, ThreadPool& pool, const CpuTuning& tuning,
+                        std::vector<ReadPattern>& patterns) {
+  constexpr size_t kEnough = 2u << 30;
+  MemoryByNode memory(pool.nodes());
+  for (int node = 0; node < pool.nodes(); ++node) {
+    size_t bytes = 0;
+    for (const ExpertWeights& layer : probe.layers()) {
+      for (const PackedMatrix* m : {layer.gate_up, layer.down}) {
+        if (bytes >= kEnough / pool.nodes()) break;
+        const auto [first, end] = m->node_slots(node);
+        memory[node].emplace_back(m->data.as() + first * m->data_stride, (end - first) * m->data_stride);
+        bytes += memory[node].back().size();
+      }
+    }
+  }
+  double best = measure_read_bandwidth(memory, pool, patterns);
+  for (int pass = 0; best > 0 && pass < 8; ++pass)
+    best = std::max(best, probe.pass_bytes() / probe.seconds(tuning) / 1e9);
+  return best;
+}
+
 Measurement measure_tuning(DecodeProbe& probe, double seconds) {
   Measurement result{.chosen = {.source = TuningSource::kMeasured, .day = today()}};
   probe.seconds({});  // wakes the threads

@@ -1,6 +1,7 @@
 // Times decoding's reads of a loaded model, to choose how they are made (tuning.h).
 #pragma once
 
+#include "backend/cpu/bandwidth.h"
 #include "backend/cpu/gemm.h"
 
 namespace moesaic::cpu {
@@ -30,6 +31,7 @@ class DecodeProbe {
   double pass_bytes(ProbedPart part = ProbedPart::kExperts) const;  // weights and scales that a pass reads
   double expand_bytes(ProbedPart part) const;                       // of a pass of several tokens
   double all_bytes() const { return pass_bytes() * static_cast<double>(passes()); }
+  const std::vector<ExpertWeights>& layers() const { return layers_; }
   TunedWeights weights() const {
     return {layers_[0].gate_up->format, head_.format, layers_[0].gate_up->cols};
   }
@@ -51,6 +53,12 @@ class DecodeProbe {
   ActRows gate_up_act_, down_act_, head_act_;
   int64_t next_ = 0;
 };
+
+// GB/s at which decoding can read the experts: by plain loads and by decoding's own kernel, whichever is
+// quicker. Over the experts themselves, two gigabytes of them: what fits the caches would read faster than
+// decoding ever can. patterns: as measure_read_bandwidth() has them (bandwidth.h).
+double decode_bandwidth(DecodeProbe& probe, ThreadPool& pool, const CpuTuning& tuning,
+                        std::vector<ReadPattern>& patterns);
 
 // What was measured of one candidate.
 struct CandidateTiming {

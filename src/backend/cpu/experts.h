@@ -1,0 +1,61 @@
+// A layer's experts, or its dense MLP: the weights, and the operation. The cpu backend's layers run through
+// it, and the experts that another backend leaves to the host (backend/host_experts.h).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "backend/cpu/products.h"
+#include "core/model_config.h"
+#include "core/rank_share.h"
+#include "moe/work_list.h"
+
+namespace moesaic::cpu {
+
+struct ExpertLayer {
+  LayerShape shape;
+  PackedMatrix gate_up, down;  // experts one after the other; gate and up panels alternate
+  std::vector<float> gate_bias, up_bias, down_bias;  // [experts, padded]; up's has swiglu_offset - 1 in it
+  PackedLowRank gate_up_adapter, down_adapter;
+
+  double experts_bytes() const {
+    return gate_up.bytes() + gate_up_adapter.bytes() + down.bytes() + down_adapter.bytes();
+  }
+};
+
+// The rows' choices of experts.
+struct ExpertChoice {
+  std::span<const int32_t> ids;    // [rows, top_k], each in [0, experts)
+  const float* weights = nullptr;  // [rows, top_k]
+};
+
+class ExpertOps {
+ public:
+  // rank: a layer's shape and weights are those of this one. products outlives this.
+  ExpertOps(Products& products, RankPlace rank) : p_(products), rank_(std::move(rank)) {}
+
+  // x += the experts' output of the normed rows [rows, hidden].
+  void run(const ExpertLayer& layer, int rows, const float* normed, const ExpertChoice& choice, float* x);
+  // x += the dense MLP's.
+  void run_dense(const ExpertLayer& layer, int rows, const float* normed, float* x);
+  int64_t active_experts() const { return std::ssize(work_.active); }  // of the last one
+
+ private:
+  void take_all(int rows);
+  RunTuning runs() const;
+  void gate_up_gemm(const ExpertLayer& layer, int rows, const float* normed);
+  void down_gemm(const ExpertLayer& layer);
+  void combine(const ExpertLayer& layer, int rows, const ExpertChoice& choice, float* x);
+  // adapter.cpp
+  void lower_rows(const PackedLowRank& low, const float* x, int64_t stride, int rows,
+                  std::span<const int32_t> slots);
+  void add_to_tile(const PackedLowRank& low, int64_t pair, int first, int tokens, int thread);
+
+  Products& p_;
+  RankPlace rank_;
+  WorkList work_;
+  std::vector<float> hidden_, out_;  // [permuted rows, layer.down.cols], [.., rows of down]
+  ActRows act_, hidden_act_;
+};
+
+}  // namespace moesaic::cpu

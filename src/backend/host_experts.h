@@ -1,0 +1,53 @@
+// Layers whose experts the host's CPU computes for a backend whose device has no room for them: packed
+// weights, threads and kernels, and no device.
+//
+// Thread-safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "core/model_config.h"
+#include "core/weights.h"
+#include "moesaic/status.h"
+
+namespace moesaic {
+
+// Rows that were routed to a layer's experts.
+struct RoutedRows {
+  int rows = 0;
+  const float* normed = nullptr;   // [rows, hidden]
+  const int32_t* ids = nullptr;    // [rows, top_k]
+  const float* weights = nullptr;  // [rows, top_k]
+};
+
+class HostExperts {
+ public:
+  virtual ~HostExperts() = default;
+
+  // Packs the experts of one more layer; the views are not read again afterwards. Returns what run() calls
+  // it. Fails with one line for a damaged tensor or for lack of memory. name: of the layer, for that.
+  virtual Result<int> add(const LayerShape& shape, const LayerWeights& weights, const LayerAdapter& adapter,
+                          const std::string& name) = 0;
+  // After the last layer: working memory; measures how weights are read best, if nothing is kept.
+  virtual Status ready() = 0;
+  // out [rows, hidden] = the weighted sums of the experts' outputs. An id that is none of an expert is an
+  // error, and so is a lack of memory.
+  virtual Status run(int layer, const RoutedRows& rows, float* out) = 0;
+
+  virtual int threads() const = 0;
+  virtual double bytes() const = 0;      // of the packed weights
+  virtual double read_bandwidth() = 0;   // GB/s that decoding can read them with
+  virtual std::string name() const = 0;  // "cpu (avx512, 15 threads)"
+};
+
+// options: threads (0: one per core but one, which launches the device's work), cpu_pin, isa, cpu_prefetch,
+// tuning_folder.
+Result<std::unique_ptr<HostExperts>> create_host_experts(const BackendOptions& options);
+
+// Bytes that a layer's packed experts take.
+double host_expert_bytes(const LayerWeights& layer);
+
+}  // namespace moesaic

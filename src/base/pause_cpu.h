@@ -1,0 +1,14 @@
+// What a thread does between two looks at a word that another one will write.
+#pragma once
+
+namespace moesaic {
+
+inline void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace moesaic

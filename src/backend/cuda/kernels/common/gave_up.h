@@ -4,7 +4,9 @@
 namespace moesaic::cuda {
 
 inline constexpr int kGaveUp = -1;
-inline constexpr int kRankAway = -2;  // what another rank makes did not come
+inline constexpr int kRankAway = -2;    // what another rank makes did not come
+inline constexpr int kHostAway = -3;    // the host did not finish a layer's experts
+inline constexpr int kHostFailed = -4;  // it could not compute them
 // What people read of it stands behind the name of what ran.
 inline constexpr const char* kGaveUpMessage =
     "a kernel waited 9 s for a part of itself that the GPU did not run, and gave up; does another program or "
@@ -12,5 +14,8 @@ inline constexpr const char* kGaveUpMessage =
 inline constexpr const char* kRankAwayMessage =
     "a GPU waited for another one's part of a step, which did not come: the device is lost; load the model "
     "again";
+inline constexpr const char* kHostAwayMessage =
+    "the CPU did not finish a layer's experts within 56 s: was the program stopped, or is memory swapped "
+    "out?";
 
 }  // namespace moesaic::cuda

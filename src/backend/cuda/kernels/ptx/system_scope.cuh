@@ -1,4 +1,4 @@
-// Words that the devices of one host hand each other. A load or store of one aligned word is whole.
+// Words that the devices of one host hand each other, and it. A load or store of one aligned word is whole.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,10 @@ __device__ __forceinline__ uint32_t ld_acquire_system(const uint32_t* from) {
   uint32_t value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
+}
+// A look at a word that a thread of the host stores: whether it has this epoch or a later one. Acquires.
+__device__ __forceinline__ bool host_has_stored(const uint32_t* word, uint32_t epoch) {
+  return static_cast<int32_t>(ld_acquire_system(word) - epoch) >= 0;
 }
 
 }  // namespace moesaic::cuda

@@ -36,6 +36,7 @@ using std::isfinite, std::max, std::min;
 inline void __syncthreads() { moesaic::cuda::on_host::ThreadBlock::mine().meet_block(); }
 inline void __syncwarp() { moesaic::cuda::on_host::ThreadBlock::mine().meet_warp(); }
 inline void __threadfence() {}
+inline void __threadfence_system() {}
 template <class T>
 T __shfl_sync(unsigned, T x, int lane) {
   return moesaic::cuda::on_host::ThreadBlock::mine().exchange(x)[lane & 31];

@@ -1,0 +1,85 @@
+// A device hands rows to the host in the middle of a step, and takes the experts' outputs back, through
+// memory that both reach. Nothing of the driver is called: both sides poll a word of the other, so it works
+// inside a captured graph.
+//
+// Order    The device writes the rows, then `posted` (release). The host sees `posted` (acquire), reads the
+//          rows, writes `out`, then `answered` (release). The device sees `answered` (acquire) and reads
+//          `out`. The device's next hand-over comes behind that, so nobody overwrites what is still read, and
+//          one memory is enough for all layers and steps.
+// Epochs   Each hand-over has one, larger than those before (their difference is signed, so that they may
+// wrap
+//          around). One that nobody waits for any more is answered all the same, and its answer is ignored.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+#include "backend/host_experts.h"
+#include "moesaic/status.h"
+
+namespace moesaic {
+
+struct HandOverWords {
+  alignas(128) uint32_t posted = 0;    // by the device: the epoch
+  int32_t layer = 0, rows = 0;         // of it; no rows: the step has a fault, and there is nothing to do
+  alignas(128) uint32_t answered = 0;  // by the host: the epoch
+  uint32_t failed = 0;                 // of it: 1, and there is no output
+};
+
+// Places in the memory that both reach.
+struct HandOver {
+  HandOverWords* words = nullptr;
+  float* normed = nullptr;   // [rows, hidden]
+  int32_t* ids = nullptr;    // [rows, top_k]
+  float* weights = nullptr;  // [rows, top_k]
+  float* out = nullptr;      // [rows, hidden]
+};
+// Of at most so many rows.
+size_t hand_over_bytes(int rows, int hidden, int top_k);
+// memory: of so many bytes, all zero, aligned to 128 of them.
+HandOver hand_over_in(std::byte* memory, int rows, int hidden, int top_k);
+
+// The host's side: a thread that computes what is handed over. It polls while there is something to come, and
+// sleeps otherwise.
+//
+// Thread-safety: expect() and forget() may be called from one thread at a time.
+class HandOverServer {
+ public:
+  // Both outlive the server; nobody else uses the experts meanwhile.
+  HandOverServer(const HandOver& at, HostExperts& experts);
+  // Finishes the hand-over that it is at. No device may wait any more.
+  ~HandOverServer();
+  HandOverServer(const HandOverServer&) = delete;
+  HandOverServer& operator=(const HandOverServer&) = delete;
+
+  // Hand-overs up to this epoch will come. Call it before the device may post the first of them.
+  void expect(uint32_t last_epoch);
+  // What was expected and has not come will not come: a step failed, and nothing of it runs any more.
+  void forget();
+  // Why hand-overs failed since the last call.
+  Status failure();
+
+ private:
+  void serve();
+  bool wait_for_post(uint32_t& epoch);
+  void answer(uint32_t epoch);
+  bool expects(uint32_t seen) const {
+    return static_cast<int32_t>(last_.load(std::memory_order_relaxed) - seen) > 0;
+  }
+
+  HandOver at_;
+  HostExperts& experts_;
+  std::mutex mutex_;
+  std::condition_variable wanted_;
+  std::atomic<uint32_t> last_;  // is written under mutex_
+  std::atomic<bool> ended_{false};
+  uint32_t seen_;  // of the server's thread: the epoch that it has answered last
+  Status failure_;
+  std::thread thread_;
+};
+
+}  // namespace moesaic

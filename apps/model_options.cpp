@@ -16,6 +16,7 @@
 #include "chat/terminal.h"
 #include "checkpoint/lora.h"
 #include "drafting/make_drafter.h"
+#include "engine/expert_placement.h"
 #include "get_model.h"
 #include "option_checks.h"
 #include "progress.h"
@@ -119,6 +120,7 @@ Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows, in
   ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(options.dense));
   ASSIGN_OR_RETURN(const KvFormat kv, kv_format(options.kv_dtype));
   ASSIGN_OR_RETURN(const MoePath path, moe_path(options.moe_path));
+  ASSIGN_OR_RETURN(const ExpertPlacement experts, expert_placement(options.experts, options.gpu_memory));
   return DeviceChoice{.device = options.device,
                       .options = {.tp = options.tp,
                                   .threads = options.threads,
@@ -135,6 +137,8 @@ Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows, in
                                   .tune = options.tune,
                                   .step_limit = options.step_limit,
                                   .early_launch = options.early_launch,
+                                  .experts = experts,
+                                  .gpu_memory = options.gpu_memory * kGib,
                                   .cpu_prefetch = options.cpu_prefetch}};
 }
 
@@ -168,6 +172,9 @@ Status load(LoadedModel& model, const KvDemand& cache) {
   model.load_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   model.caps = model.backend->caps();
   line.clear();
+  const Checkpoint& k = model.checkpoint;
+  if (const std::string placed = placement_words(k.config, k.weights, *model.backend); !placed.empty())
+    chat::notice("moesaic: note: " + placed);
   if (!model.caps.measured.empty()) chat::notice("moesaic: note: " + model.caps.measured);
   return {};
 }

@@ -1,6 +1,8 @@
 // Options of every command that runs a model, and loading it accordingly.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <iosfwd>
 #include <memory>
@@ -20,7 +22,8 @@ inline constexpr const char *kModelOptions = "Model", *kDeviceOptions = "Device 
 
 struct ModelOptions {
   std::string model, device = "auto", cpu_pin = "auto", cpu_prefetch = "auto", isa = "auto", dense = "keep",
-                     kv_dtype = "auto", log = "quiet", moe_path = "auto";
+                     kv_dtype = "auto", log = "quiet", moe_path = "auto", experts;
+  double gpu_memory = 0;
   std::string tuning_folder = cache_folder();
   std::vector<std::string> lora;
   int threads = 0, tp = 1;
@@ -36,6 +39,34 @@ std::vector<std::string> dense_names();
 // --dense, by the names of dense_format().
 CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
                        const std::vector<std::string>& formats = dense_names());
+// --experts and --gpu-memory, of the same, and llama.cpp's names.
+template <class Options>
+void add_placement_options(CLI::App& c, Options& o) {
+  c.add_option(
+       "--gpu-memory", o.gpu_memory,
+       "cuda: GiB of the GPU's memory that the model may take, beside some 0.5 of CUDA's own; 0: all that "
+       "is free. Experts that have no room are computed by the CPU, from host memory")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str()
+      ->group(kDeviceOptions);
+  c.add_option(
+       "--experts", o.experts,
+       "cuda: gpu; host:LAYERS, the experts of so many layers in host memory, computed by the CPU; host, "
+       "of all; auto, of as many as do not fit. By default gpu, with --gpu-memory auto")
+      ->check([](const std::string& name) { return expert_placement(name, 0).status().message(); })
+      ->group(kDeviceOptions);
+  c.add_option_function<int>(
+       "--n-cpu-moe", [&o](int layers) { o.experts = fmt::format("host:{}", layers); },
+       "llama.cpp's name of --experts host:LAYERS; also -ncmoe")
+      ->check(in_range(0, 1 << 20))
+      ->excludes("--experts")
+      ->group(kRareOptions);
+  c.add_flag_callback(
+       "--cpu-moe", [&o] { o.experts = "host"; }, "llama.cpp's name of --experts host; also -cmoe")
+      ->excludes("--experts")
+      ->group(kRareOptions);
+}
+
 // --device, --threads, --tp, --cpu-pin, --lora, --cpu-prefetch, --dense, --kv-dtype, --batch-invariant and
 // --no-tune, of ModelOptions or OpenOptions.
 template <class Options>
@@ -44,7 +75,9 @@ void add_device_options(CLI::App& c, Options& o) {
       ->capture_default_str()
       ->group(kDeviceOptions);
   c.add_option("-t,--threads", o.threads,
-               "threads of the cpu device; 0: one per physical core, within affinity and cgroup quota")
+               "threads of the cpu device, and of experts in host memory; 0: one per physical core, within "
+               "affinity and "
+               "cgroup quota")
       ->check(in_range(0, 1024))
       ->capture_default_str()
       ->group(kDeviceOptions);
@@ -55,6 +88,7 @@ void add_device_options(CLI::App& c, Options& o) {
       ->check(in_range(1, kMostRanks))
       ->capture_default_str()
       ->group(kDeviceOptions);
+  add_placement_options(c, o);
   c.add_option("--cpu-pin", o.cpu_pin,
                "auto: with several NUMA nodes, bind each thread of the cpu device to one node's CPUs")
       ->check(one_of({"auto", "off"}))

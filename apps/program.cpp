@@ -66,13 +66,15 @@ int failed(const char* what) {
   return 1;
 }
 
-// llama.cpp's words for a model of the hub, -hf NAME and --hf-repo NAME, as -m hf:NAME. CLI11 knows no short
-// options of several letters.
-std::vector<std::string> with_model_options(int argc, char** argv) {
+// llama.cpp's words for a model of the hub, -hf NAME and --hf-repo NAME, as -m hf:NAME, and its short words
+// for experts in host memory. CLI11 knows no short options of several letters.
+std::vector<std::string> with_long_options(int argc, char** argv) {
   constexpr std::string_view kWords[] = {"-hf", "-hfr", "--hf-repo"};
   std::vector<std::string> words(argv, argv + argc);
   for (size_t i = 1; i < words.size(); ++i) {
     if (words[i] == "--") break;
+    if (words[i] == "-ncmoe") words[i] = "--n-cpu-moe";
+    if (words[i] == "-cmoe") words[i] = "--cpu-moe";
     for (const std::string_view word : kWords) {
       if (words[i].starts_with(std::string(word) + "=")) {
         words[i] = "--model=hf:" + words[i].substr(word.size() + 1);
@@ -131,7 +133,7 @@ int run_program(int argc, char** argv) try {
   // CLI11 would only say that a subcommand is missing.
   if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1]))
     return wrong_usage(unknown_command(app, argv[1]));
-  const std::vector<std::string> words = with_prompt_words(with_model_options(argc, argv));
+  const std::vector<std::string> words = with_prompt_words(with_long_options(argc, argv));
   std::vector<const char*> pointers;
   for (const std::string& word : words) pointers.push_back(word.c_str());
   try {

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 
+#include "backend/host_experts.h"
+#include "backend/host_placement.h"
 #include "backend/profiling.h"
 #include "backend/tuner.h"
 #include "base/error.h"
 #include "base/huge_pages.h"
 #include "commands.h"
+#include "engine/expert_placement.h"
 #include "model_options.h"
 #include "option_checks.h"
 #include "plan_ranks.h"
@@ -211,6 +214,28 @@ void print_machine(const LoadedModel& m) {
   if (!lines.empty()) fmt::print("\n");
 }
 
+// Projects decoding with experts in host memory, from what both can read: nobody waits for anybody else.
+void print_placement(const LoadedModel& m, const Ceiling& ceiling) {
+  HostPlacement* const placement = m.backend->host_placement();
+  if (placement == nullptr || placement->host_layers() == 0) return;
+  constexpr double kHandOver = 10e-6;  // s, there and back
+  const ModelConfig& c = m.checkpoint.config;
+  const ModelWeights& w = m.checkpoint.weights;
+  const double host_bytes = placement->host_layers() * host_expert_bytes(w.layers.back()) *
+                            c.experts_per_token / c.experts,
+               gpu_bytes = bytes_per_token(w, c) - host_bytes,
+               host_speed = placement->host_read_bandwidth() * 1e9;
+  const double host = host_bytes / host_speed + placement->host_layers() * kHandOver,
+               gpu = gpu_bytes / ceiling.bytes_per_second;
+  fmt::print("{}, by {}: {:.1f} GB/s measured\n", placement_words(c, w, *m.backend), placement->host_name(),
+             host_speed / 1e9);
+  fmt::print(
+      "projection of decoding, one request: a token reads {:.2f} GB there, {:.2f} ms, and {:.2f} GB on the "
+      "GPU, "
+      "{:.2f} ms: at best {:.1f} tok/s\n\n",
+      host_bytes / 1e9, host * 1e3, gpu_bytes / 1e9, gpu * 1e3, 1 / (host + gpu));
+}
+
 Status run_plan(const PlanOptions& o) {
   if (!o.device_model.empty()) return run_unmeasured(o);
   const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
@@ -227,6 +252,7 @@ Status run_plan(const PlanOptions& o) {
   if (ceiling.flops_per_second > 0)
     fmt::print(", {:.0f} TFLOP/s by the data sheet", ceiling.flops_per_second / 1e12);
   fmt::print("\n\n");
+  print_placement(m, ceiling);
   Profiler* const profiler = m.backend->profiler();
   Tuner* const tuner = m.backend->tuner();
   const bool configs = tuner != nullptr && !tuner->moe_configs().empty();

@@ -88,6 +88,13 @@ struct OpenOptions {
   // each has a GPU, from `device` on, or those of a device "cuda:0,2"; else a part of `threads`. Answers are
   // the same bits, on cuda with batch_invariant (docs/design/parallel.md).
   int tp = 1;
+  // cuda: where the experts' weights are. gpu; host:N, those of N layers in host memory, which the CPU
+  // computes by `threads` threads; host, those of all layers; auto, of as many as do not fit on the device.
+  // Empty: auto where gpu_memory is given, else gpu.
+  std::string experts = {};
+  // cuda: GiB of the device's memory that the model may take, beside some 0.5 that CUDA takes; 0: all that is
+  // free.
+  double gpu_memory = 0;
   KvWatcher on_kv_event = {};  // sees the prefix cache change
 };
 
@@ -118,6 +125,7 @@ struct ModelInfo {
   std::string kv_reason;
   std::string speculative = "none";  // where guesses come from
   int draft_tokens = 0;              // tokens of a guess; 0: as many as pay
+  std::string experts;               // which layers' are in host memory; empty: none
   std::string measured;              // cuda: what OpenOptions::tune has measured now; empty: nothing
 };
 

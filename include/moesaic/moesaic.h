@@ -126,6 +126,8 @@ typedef struct moesaic_options {
   double kv_host;      /* GiB of host memory for what leaves the KV cache; 0: none */
   const char* kv_disk; /* DIR or DIR:GiB for the same, found again after a restart; "": none: engine.h */
   int32_t tp;          /* ranks that compute the model together, 1 to 8: engine.h */
+  const char* experts; /* cuda: "gpu", "host", "host:LAYERS" or "auto"; "": engine.h */
+  double gpu_memory;   /* cuda: GiB of the device's memory that may be taken; 0: all that is free */
 } moesaic_options;
 
 void moesaic_options_init(moesaic_options* options, size_t size); /* size: sizeof(moesaic_options) */

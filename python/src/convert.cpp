@@ -53,7 +53,8 @@ void set(const std::string& name, nb::handle value, OpenOptions& o) {
       set(name, "batch_invariant", value, o.batch_invariant) || set(name, "tune", value, o.tune) ||
       set(name, "lora", value, o.lora) || set(name, "speculative", value, o.speculative) ||
       set(name, "draft_tokens", value, o.draft_tokens) || set(name, "kv_host", value, o.kv_host) ||
-      set(name, "kv_disk", value, o.kv_disk) || set(name, "tp", value, o.tp);
+      set(name, "kv_disk", value, o.kv_disk) || set(name, "tp", value, o.tp) ||
+      set(name, "experts", value, o.experts) || set(name, "gpu_memory", value, o.gpu_memory);
   if (!known) throw Failure(StatusCode::kInvalidArgument, fmt::format("unknown option '{}'", name));
 }
 

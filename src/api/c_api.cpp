@@ -30,7 +30,9 @@ constexpr moesaic_options kOptions = {.size = sizeof(moesaic_options),
                                       .no_tuning = 0,
                                       .kv_host = 0,
                                       .kv_disk = "",
-                                      .tp = 1};
+                                      .tp = 1,
+                                      .experts = "",
+                                      .gpu_memory = 0};
 
 Status check_pointers(const moesaic_options& o) {
   RETURN_IF_ERROR(not_null(o.device, "options.device"));
@@ -42,6 +44,7 @@ Status check_pointers(const moesaic_options& o) {
   RETURN_IF_ERROR(not_null(o.cpu_prefetch, "options.cpu_prefetch"));
   RETURN_IF_ERROR(not_null(o.speculative, "options.speculative"));
   RETURN_IF_ERROR(not_null(o.kv_disk, "options.kv_disk"));
+  RETURN_IF_ERROR(not_null(o.experts, "options.experts"));
   RETURN_IF_ERROR(check_flag(o.prefix_cache, "options.prefix_cache"));
   RETURN_IF_ERROR(check_flag(o.batch_invariant, "options.batch_invariant"));
   RETURN_IF_ERROR(check_flag(o.no_tuning, "options.no_tuning"));
@@ -69,7 +72,9 @@ OpenOptions open_options(const moesaic_options& o) {
                       .draft_tokens = o.draft_tokens,
                       .kv_host = o.kv_host,
                       .kv_disk = o.kv_disk,
-                      .tp = o.tp};
+                      .tp = o.tp,
+                      .experts = o.experts,
+                      .gpu_memory = o.gpu_memory};
   if (o.progress != nullptr)
     options.progress = [call = o.progress, user = o.progress_user](int64_t done, int64_t total) {
       return call(user, done, total) != 0;

@@ -276,9 +276,10 @@ TEST_F(CApiTest, NullsInStructsAreErrors) {
   refused([&](moesaic_request& r) { r.stop_strings = no_string, r.stop_string_count = 1; });
   refused([&](moesaic_request& r) { r.functions = &no_name, r.function_count = 1; });
   using Field = const char* moesaic_options::*;
-  for (const Field field : {&moesaic_options::device, &moesaic_options::dense, &moesaic_options::kv_dtype,
-                            &moesaic_options::tokenizer, &moesaic_options::moe_path,
-                            &moesaic_options::cpu_pin, &moesaic_options::cpu_prefetch}) {
+  for (const Field field :
+       {&moesaic_options::device, &moesaic_options::dense, &moesaic_options::kv_dtype,
+        &moesaic_options::tokenizer, &moesaic_options::moe_path, &moesaic_options::cpu_pin,
+        &moesaic_options::cpu_prefetch, &moesaic_options::experts}) {
     moesaic_options options;
     moesaic_options_init(&options, sizeof options);
     options.*field = nullptr;
@@ -318,6 +319,7 @@ TEST(CApiOptions, FormatsAndTokenizer) {
   refused(&moesaic_options::dense, "q9");
   refused(&moesaic_options::kv_dtype, "fp9");
   refused(&moesaic_options::moe_path, "w4a4");
+  refused(&moesaic_options::experts, "host:x");
   refused(&moesaic_options::tokenizer, "/nowhere/tokenizer.json");
 }
 

@@ -368,6 +368,9 @@ TEST(EmbeddingErrors, NameTheApisWords) {
       {{.tokenizer = "x"}, "options.tokenizer"},
       {{.moe_path = "w4"}, "options.moe_path"},
       {{.cpu_prefetch = "t9"}, "options.cpu_prefetch"},
+      {{.experts = "host:x"}, "options.experts"},
+      {{.gpu_memory = -1}, "options.gpu_memory"},
+      {{.device = "cpu", .gpu_memory = 8}, "options.gpu_memory"},
   };
   for (const auto& [given, words] : wrong) {
     OpenOptions o = given;

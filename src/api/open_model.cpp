@@ -15,11 +15,13 @@
 #include "base/log.h"
 #include "checkpoint/lora.h"
 #include "drafting/make_drafter.h"
+#include "engine/expert_placement.h"
 
 namespace moesaic {
 namespace {
 
 constexpr int kMostThreads = 1024;
+constexpr double kMostGib = 1 << 20;
 constexpr int kMostDraftRows = 448;  // of a step, where nothing else bounds them: 64 drafts of the longest
 constexpr int64_t kMostKvTokens = int64_t{1} << 35;  // fewer than 2^31 pages
 
@@ -39,6 +41,9 @@ Status check(const OpenOptions& o) {
   if (o.kv_tokens < 0) return invalid("options.kv_tokens: {} tokens", o.kv_tokens);
   if (o.tp < 1 || o.tp > kMostRanks)
     return invalid("options.tp: {} ranks; expected 1 to {}", o.tp, kMostRanks);
+  if (!(o.gpu_memory >= 0 && o.gpu_memory <= kMostGib))
+    return invalid("options.gpu_memory: {} GiB; expected 0 to {}", o.gpu_memory, kMostGib);
+  RETURN_IF_ERROR(named("experts", expert_placement(o.experts, o.gpu_memory).status()));
   RETURN_IF_ERROR(named("draft_tokens", validate_draft_tokens(o.draft_tokens)));
   RETURN_IF_ERROR(named("speculative", drafter_choice(o.speculative).status()));
   if (o.cpu_pin != "auto" && o.cpu_pin != "off")
@@ -64,6 +69,8 @@ Result<BackendOptions> backend_options(const OpenOptions& o) {
                         .batch_invariant = o.batch_invariant,
                         .tuning_folder = cache_folder(),
                         .tune = o.tune,
+                        .experts = expert_placement(o.experts, o.gpu_memory).value(),
+                        .gpu_memory = o.gpu_memory * kGib,
                         .cpu_prefetch = o.cpu_prefetch};
 }
 
@@ -143,11 +150,20 @@ MemoryUse memory_use(const std::vector<MemoryPart>& parts) {
 
 Result<EnginePlan> plan_on(const Checkpoint& c, EngineOptions wanted, const BackendOptions& made_with,
                            DraftParts* drafts, Backend& backend) {
+  const auto place = [&] {
+    KvDemand demand = least_demand(kv_demand(wanted), c.config);
+    if (demand.max_rows == 0) demand.max_rows = backend.caps().max_rows;
+    return place_experts(demand, c.config, c.weights, backend);
+  };
+  RETURN_IF_ERROR(place());
   const std::string batch_reason = choose_batch(wanted, c, backend);
   if (drafts != nullptr && drafts->name() != "none")
     wanted.draft_rows = std::min(wanted.max_batch * kMostDraft, kMostDraftRows);
   if (drafts != nullptr) {
-    ASSIGN_OR_RETURN(wanted.draft, drafts->plan(backend, made_with, wanted));
+    BackendOptions beside = made_with;
+    beside.experts = {}, beside.gpu_memory = 0;
+    ASSIGN_OR_RETURN(wanted.draft, drafts->plan(backend, beside, wanted));
+    if (wanted.draft.weights > 0) RETURN_IF_ERROR(place());
   }
   EnginePlan plan{.options = wanted,
                   .demand = {},
@@ -155,7 +171,8 @@ Result<EnginePlan> plan_on(const Checkpoint& c, EngineOptions wanted, const Back
                            .device = backend.device(),
                            .batch_reason = batch_reason,
                            .speculative = drafts != nullptr ? drafts->name() : "none",
-                           .draft_tokens = wanted.draft_tokens},
+                           .draft_tokens = wanted.draft_tokens,
+                           .experts = placement_words(c.config, c.weights, backend)},
                   .wanted = wanted};
   RETURN_IF_ERROR(choose(
       plan, c.config, backend,
@@ -302,12 +319,15 @@ std::vector<std::string> describe(const ModelInfo& i) {
                   i.mixed_rows > 0 ? fmt::format(", {} while requests decode", i.mixed_rows) : ""),
       fmt::format("KV cache {} tokens for all requests: {}", i.kv_tokens, i.kv_reason),
       fmt::format("speculative decoding: {}", speculative)};
+  if (!i.experts.empty()) lines.push_back(i.experts);
   if (!i.measured.empty()) lines.push_back(i.measured);
   return lines;
 }
 
 Status load_weights(const Checkpoint& checkpoint, const KvDemand& cache, Backend& backend,
                     const LoadProgress& progress) {
+  if (const HostPlacement* placement = backend.host_placement(); placement != nullptr && !placement->placed())
+    RETURN_IF_ERROR(place_experts(cache, checkpoint.config, checkpoint.weights, backend));
   RETURN_IF_ERROR(plan_memory(cache, checkpoint.config, checkpoint.weights, backend));
   Status loaded = backend.load(checkpoint.config, checkpoint.weights, progress);
   if (loaded.code() == StatusCode::kCancelled) return loaded;

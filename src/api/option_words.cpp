@@ -20,6 +20,8 @@ constexpr std::array kWords = {
     Words{"--dense", "options.dense"},
     Words{"--device", "options.device"},
     Words{"--draft-tokens", "options.draft_tokens"},
+    Words{"--experts", "options.experts"},
+    Words{"--gpu-memory", "options.gpu_memory"},
     Words{"--kv-disk", "options.kv_disk"},
     Words{"--kv-dtype", "options.kv_dtype"},
     Words{"--kv-host", "options.kv_host"},

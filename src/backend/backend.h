@@ -47,6 +47,18 @@ Result<std::optional<Format>> dense_format(std::string_view name);
 Result<KvFormat> kv_format(std::string_view name);
 Result<MoePath> moe_path(std::string_view name);
 
+inline constexpr double kGib = 1024.0 * 1024 * 1024;
+
+// cuda: where the experts' weights are. By whole layers; the device has the first ones.
+struct ExpertPlacement {
+  static constexpr int kAllLayers = -1;
+  bool automatic = false;  // as many layers in host memory as do not fit on the device
+  int host_layers = 0;     // else so many, or kAllLayers
+};
+// From the names on the command line: gpu, auto, host (all layers) or host:LAYERS. Empty: auto where the
+// memory of the device is limited (BackendOptions::gpu_memory), else gpu.
+Result<ExpertPlacement> expert_placement(std::string_view name, double gpu_memory);
+
 // Sees the router's logits of every row, in order, on the thread that drives the backend: to find
 // where two backends choose different experts. Slow on devices.
 using RouterTrace = std::function<void(int layer, int row, std::span<const float> logits)>;
@@ -61,7 +73,8 @@ struct BackendOptions {
   // `rank` is for the backend of one of them.
   int tp = 1;
   RankPlace rank;
-  // cpu only: of all ranks together; 0: one per core, within affinity and cgroup quota (base/cpu_topology.h)
+  // cpu, and cuda's experts in host memory: of all ranks together; 0: one per core, within affinity and
+  // cgroup quota (base/cpu_topology.h)
   int threads = 0;
   // cpu: on a machine with several NUMA nodes each worker stays on the CPUs of one.
   bool cpu_pin = true;
@@ -75,8 +88,8 @@ struct BackendOptions {
   KvFormat kv = KvFormat::kOwn;  // cpu: its own only
   int max_rows = 2048;  // rows of the largest batch; 0: what prefill needs for full speed, or least_rows
   int least_rows = 1;
-  // cpu only: auto, amx, avx512, avx512vnni, avx512bw, avxvnni, avx2, bf16, i8mm, dotprod, scalar,
-  // amx_emulated
+  // cpu, and cuda's experts in host memory: auto, amx, avx512, avx512vnni, avx512bw, avxvnni, avx2, bf16,
+  // i8mm, dotprod, scalar, amx_emulated
   std::string isa = "auto";
   // cuda: a request's logits are the same bits in any batch and any chunk of a prompt. Otherwise small and
   // large batches use kernels that round differently (docs/design/numerics.md).
@@ -93,6 +106,12 @@ struct BackendOptions {
   // cuda: kernels may start before their predecessors have ended (programmatic dependent launch), where the
   // device can. False turns it off for the whole process.
   bool early_launch = true;
+  // cuda: experts of some layers in host memory, which the CPU computes (host_placement.h), by `threads`
+  // threads of the instruction set `isa`. On a host they are there anyway.
+  ExpertPlacement experts;
+  // cuda: bytes of the device's memory that a model may take, beside what CUDA itself does; 0: all that is
+  // free.
+  double gpu_memory = 0;
   // cuda, for tests: the most multiprocessors that kernels with one CTA on each use; 0: all.
   int max_sms = 0;
   std::string cpu_prefetch = "auto";  // auto (measured), none, or a hint and a distance: t0:1024
@@ -161,9 +180,10 @@ class KvCopier {
   virtual Status write(std::span<const int> layers, int32_t page, std::span<const std::byte> bytes) = 0;
 };
 
-class DraftHead;  // draft_head.h
-class Profiler;   // profiling.h
-class Tuner;      // tuner.h
+class DraftHead;      // draft_head.h
+class HostPlacement;  // host_placement.h
+class Profiler;       // profiling.h
+class Tuner;          // tuner.h
 
 class Backend {
  public:
@@ -236,6 +256,7 @@ class Backend {
   virtual Profiler* profiler() { return nullptr; }
   virtual Tuner* tuner() { return nullptr; }
   virtual DraftHead* draft_head() { return nullptr; }
+  virtual HostPlacement* host_placement() { return nullptr; }
 };
 
 // Bytes of all layers' pages.

@@ -62,6 +62,10 @@ Result<std::unique_ptr<Backend>> create_ranks(const Entry& entry, const BackendO
   if (options.tp < 1 || options.tp > kMostRanks)
     return invalid("--tp {}: 1 to {} ranks", options.tp, kMostRanks);
   const bool cuda = entry.name == std::string_view("cuda");
+  if (cuda && (options.experts.automatic || options.experts.host_layers != 0 || options.gpu_memory > 0))
+    return error(StatusCode::kUnsupported,
+                 "--tp {}: experts in host memory (--experts, --gpu-memory) have one rank; use --tp 1",
+                 options.tp);
   const auto exchange = std::make_shared<Exchange>(options.tp, kRankLimit);
   BackendOptions own = options;
   own.tp = 1, own.threads = threads_of_rank(options);
@@ -116,6 +120,8 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
   if (chosen.tp > 1) prepare_cuda_ranks();
   for (const Entry& entry : kBackends) {
     if (kind != entry.name && (kind != "auto" || !entry.absent().empty())) continue;
+    if (chosen.gpu_memory > 0 && entry.name != std::string_view("cuda"))
+      return invalid("--gpu-memory: device {} has no GPU memory", entry.name);
     if (chosen.max_rows == 0)
       chosen.max_rows = std::max(entry.prefill_rows(chosen.device), chosen.least_rows);
     return chosen.tp == 1 ? entry.create(chosen) : create_ranks(entry, chosen);
@@ -152,6 +158,20 @@ Result<MoePath> moe_path(std::string_view name) {
   if (name == "auto") return MoePath::kAuto;
   if (name == "w4a8") return MoePath::kW4A8;
   return invalid("MoE path '{}': use auto or w4a8", name);
+}
+
+Result<ExpertPlacement> expert_placement(std::string_view name, double gpu_memory) {
+  constexpr std::string_view kHost = "host";
+  if (name.empty()) return ExpertPlacement{.automatic = gpu_memory > 0};
+  if (name == "gpu") return ExpertPlacement();
+  if (name == "auto") return ExpertPlacement{.automatic = true};
+  if (name == kHost) return ExpertPlacement{.host_layers = ExpertPlacement::kAllLayers};
+  const std::string_view number = name.starts_with("host:") ? name.substr(kHost.size() + 1) : "";
+  int layers = 0;
+  const auto [end, code] = std::from_chars(number.data(), number.data() + number.size(), layers);
+  if (number.empty() || code != std::errc() || end != number.data() + number.size() || layers < 0)
+    return invalid("experts '{}': use gpu, auto, host, or host:LAYERS", name);
+  return ExpertPlacement{.host_layers = layers};
 }
 
 std::string no_gpu_reason() { return kBackends[0].absent(); }

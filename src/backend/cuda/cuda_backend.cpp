@@ -94,6 +94,7 @@ Status CudaBackend::open() {
   name_ = fmt::format("cuda:{} ({}, sm_{}{})", options_.device, properties.name, properties.major,
                       properties.minor);
   reset_profile();
+  free_at_start_ = free_memory();
   return {};
 }
 
@@ -118,7 +119,8 @@ BackendCaps CudaBackend::caps() const {
 std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const ModelWeights& weights,
                                             const KvLayout& layout) {
   const DeviceGuard guard(options_.device);
-  std::vector<MemoryPart> parts = count_model(config, weights, options_, paths_of(config, weights, options_));
+  std::vector<MemoryPart> parts =
+      count_model(config, weights, options_, paths_of(config, weights, options_), host_layers());
   const double arena_bytes = sum(arena(config)) + sum(moe_.buffers(config, options_.max_rows));
   parts.push_back({"activations", arena_bytes, MemoryKind::kWorkspace});
   parts.push_back({kCachePart, kv_bytes(layout, config, *this), MemoryKind::kCache});
@@ -130,7 +132,26 @@ std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const Mod
 
 double CudaBackend::available_memory() const {
   const DeviceGuard guard(options_.device);
-  return free_memory();
+  const double free = free_memory();
+  if (options_.gpu_memory <= 0) return free;
+  return std::clamp(options_.gpu_memory - (free_at_start_ - free), 0.0, free);
+}
+
+// Packed experts take what they take in the file.
+std::vector<MemoryPart> CudaBackend::host_memory(const ModelConfig& config,
+                                                 const ModelWeights& weights) const {
+  if (host_layers() == 0) return {};
+  double bytes = 0;
+  for (int layer = config.layers - host_layers(); layer < config.layers; ++layer)
+    bytes += host_expert_bytes(weights.layers[layer]);
+  return {{kExpertsPart, bytes},
+          {"hand-overs, page-locked", HostExchange::pinned_bytes(config, options_.max_rows),
+           MemoryKind::kWorkspace}};
+}
+
+Result<std::unique_ptr<HostExperts>> CudaBackend::make_host_experts() const {
+  if (host_layers() == 0) return std::unique_ptr<HostExperts>();
+  return create_host_experts(options_);
 }
 
 Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
@@ -138,12 +159,19 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
   draft_head_.unload();
+  host_.close();
   model_ = {};
-  ASSIGN_OR_RETURN(model_, load_model(config, weights, options_, progress, stream_));
+  ASSIGN_OR_RETURN(std::unique_ptr<HostExperts> host, make_host_experts());
+  ASSIGN_OR_RETURN(model_,
+                   load_model(config, weights, options_, progress, stream_, host_layers(), host.get()));
   RETURN_IF_ERROR(allocate(arena(config), "activations"));
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
   RETURN_IF_ERROR(ranks_.open(options_.rank, options_.device, fault_.as<int>()));
   RETURN_IF_ERROR(moe_.ready(config, options_.max_rows, fault_.as<int>(), ranks_));
+  if (host) {
+    RETURN_IF_ERROR(host->ready());
+    RETURN_IF_ERROR(host_.open(std::move(host), config, host_layers(), options_.max_rows, fault_.as<int>()));
+  }
   RETURN_IF_ERROR(find_ranks());
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
   RETURN_IF_ERROR(step_io_.open(options_.max_rows, config.vocab));

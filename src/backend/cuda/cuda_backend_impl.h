@@ -3,6 +3,8 @@
 #pragma once
 
 #include <array>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +21,7 @@
 #include "backend/cuda/step/step_graphs.h"
 #include "backend/cuda/step/step_input.h"
 #include "backend/cuda/step/step_io.h"
+#include "backend/host_placement.h"
 #include "backend/profiling.h"
 #include "backend/tuner.h"
 
@@ -28,7 +31,7 @@ enum Op { kEmbed, kQkv, kAttend, kProject, kMoe, kUnembed, kOps };
 inline constexpr std::array<const char*, kOps> kOpNames = {"embed",   "qkv", "attend",
                                                            "project", "moe", "unembed"};
 
-class CudaBackend final : public Backend, public Profiler, public Tuner {
+class CudaBackend final : public Backend, public Profiler, public Tuner, public HostPlacement {
  public:
   explicit CudaBackend(const BackendOptions& options) : options_(options) {}
   ~CudaBackend() override;
@@ -72,6 +75,17 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
 
   DraftHead* draft_head() override { return &draft_head_; }
 
+  HostPlacement* host_placement() override { return this; }
+  const ExpertPlacement& asked() const override { return options_.experts; }
+  void place(int host_layers) override { host_layers_ = host_layers; }
+  bool placed() const override { return host_layers_.has_value(); }
+  int host_layers() const override { return host_layers_.value_or(0); }
+  std::vector<MemoryPart> host_memory(const ModelConfig& config, const ModelWeights& weights) const override;
+  std::string host_name() const override { return host_.experts() != nullptr ? host_.experts()->name() : ""; }
+  double host_read_bandwidth() override {
+    return host_.experts() != nullptr ? host_.experts()->read_bandwidth() : 0;
+  }
+
   Profiler* profiler() override { return this; }
   double read_bandwidth() override;
   std::vector<KernelChoice> kernel_choices(int tokens) override;
@@ -84,7 +98,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
 
   Tuner* tuner() override { return this; }
   std::span<const MoeKernelConfig> moe_configs() const override {
-    return model_.layers.empty() ? std::span<const MoeKernelConfig>() : configs_of(model_);
+    return model_.host_from == 0 ? std::span<const MoeKernelConfig>() : configs_of(model_);
   }
   std::string_view moe_choice(int rows) override { return moe_.config_for(model_, rows).name; }
   TuningKey tuning_key() const override;
@@ -97,6 +111,8 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   }
   size_t kv_element_bytes() const { return options_.kv == KvFormat::kFp8 ? 1 : 2; }
   Status find_ranks();
+  Result<std::unique_ptr<HostExperts>> make_host_experts() const;
+  Status abandoned(const Status& status);
   Status make_room();
   Status allocate_logits(size_t bytes);
   Attended attended(const Layer& layer) const;
@@ -126,10 +142,13 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   cudaStream_t stream_ = nullptr;
   std::string name_;
   double peak_flops_ = 0;
+  double free_at_start_ = 0;  // bytes, when the device was opened
+  std::optional<int> host_layers_;
   Target target_;
   LoadedModel model_;
   RankExchange ranks_;
   Status lost_;  // of ranks that do not agree any more: what each step says
+  HostExchange host_;
   Moe moe_;
   std::string measured_;  // as BackendCaps::measured
   KvLayout kv_layout_;

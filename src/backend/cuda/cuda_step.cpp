@@ -61,6 +61,7 @@ Status CudaBackend::begin_step(const Batch& batch) {
   }
   RETURN_IF_ERROR(make_room());
   ASSIGN_OR_RETURN(packed_[at_.epoch], ranks_.begin_step(input(at_.epoch), stream_));
+  if (host_.experts() != nullptr) packed_[at_.epoch] = host_.begin_step(input(at_.epoch));
   RETURN_IF_ERROR(step_io_.send(shape_, at_, packed_, stream_));
   if (continues) RETURN_IF_ERROR(step_io_.move_on(at_, continued_, accepted, draft_head_.drafts(), stream_));
   return begin_graph();
@@ -218,6 +219,11 @@ Norm CudaBackend::moe_norm(int index, const DeferredResidual& deferred) {
 
 void CudaBackend::moe(int index) {
   timed(kMoe, moe_bytes(model_.layers[index]), moe_flops(), [&]() -> Status {
+    if (model_.on_host(index)) {
+      const Norm norm = moe_norm(index, std::exchange(deferred_, {}));
+      RETURN_IF_ERROR(moe_.run_on_host(model_, index, norm, host_, options_.router_trace, stream_));
+      return tap(index + 1);
+    }
     ASSIGN_OR_RETURN(deferred_,
                      moe_.run(model_, index, moe_norm(index, std::exchange(deferred_, {})),
                               moe_.config_for(model_, shape_.rows), target_, options_.router_trace, stream_));
@@ -265,8 +271,8 @@ bool CudaBackend::ops_again() {
 Status CudaBackend::end_step() {
   const DeviceGuard guard(options_.device);
   if (timed_) RETURN_IF_ERROR(timer_.finish(stream_, profile_));
-  RETURN_IF_ERROR(fault_status_);
-  RETURN_IF_ERROR(graphs_.launch(shape_, stream_));
+  if (!fault_status_.ok()) return abandoned(fault_status_);
+  if (const Status launched = graphs_.launch(shape_, stream_); !launched.ok()) return abandoned(launched);
   RETURN_IF_ERROR(ranks_.end_step(stream_));
   CudaDraftHead::Step step;
   if (shape_.samples)
@@ -278,6 +284,12 @@ Status CudaBackend::end_step() {
   if (shape_.samples) return step_io_.launched(logits_.as<float>(), host_rows_, stream_);
   RETURN_IF_ERROR(copy_logits());
   return fault_of(*pinned_fault_.as<int>());
+}
+
+// Of a step that was not launched whole, hand-overs may not come.
+Status CudaBackend::abandoned(const Status& status) {
+  if (host_.experts() != nullptr && wait_(stream_, "step").ok()) static_cast<void>(host_.forget());
+  return status;
 }
 
 // To the host, as many rows at a time as its buffer has. Waits for the step.
@@ -315,6 +327,9 @@ Status CudaBackend::fault_of(int code) {
   RETURN_IF_ERROR(check(cudaMemsetAsync(fault_.as<int>(), 0, sizeof(int), stream_), "step"));
   lost_ = code == kRankAway ? error(StatusCode::kInternal, "{}", kRankAwayMessage) : meet_after_fault();
   RETURN_IF_ERROR(lost_);
+  Status host = host_.forget();
+  if (code == kHostFailed) return host;
+  if (code == kHostAway) return error(StatusCode::kInternal, "moe: {}", kHostAwayMessage);
   if (code == kGaveUp) {
     RETURN_IF_ERROR(moe_.reset(model_, stream_));
     return error(StatusCode::kInternal, "moe: {}", kGaveUpMessage);

@@ -41,7 +41,8 @@ std::vector<KernelChoice> CudaBackend::kernel_choices(int tokens) {
   if (model_.layers.empty()) return {};
   const ModelConfig& c = model_.config;
   const Layer& layer = model_.layers[0];
-  const MoeKernelConfig& experts = moe_.config_for(model_, tokens);
+  // Null: the host's.
+  const MoeKernelConfig* const experts = model_.on_host(0) ? nullptr : &moe_.config_for(model_, tokens);
   const auto linear = [&](const Matrix& w, int rows, InputNorm norm) {
     return name_of(select(LinearShape{w.kind, w.rows, w.cols, rows, norm}, target_));
   };
@@ -51,13 +52,17 @@ std::vector<KernelChoice> CudaBackend::kernel_choices(int tokens) {
                                 target_);
   const auto router =
       select(RouterShape{tokens, c.hidden, c.experts, c.experts_per_token, model_.slabs}, target_);
-  // moe_decode adds to the residual by itself.
-  const InputNorm before = experts.kernel == MoeKernel::kDecode ? InputNorm::kNorm : InputNorm::kDeferred;
+  // moe_decode and the host add to the residual by themselves.
+  const bool adds = experts == nullptr || experts->kernel == MoeKernel::kDecode;
+  const InputNorm before = adds ? InputNorm::kNorm : InputNorm::kDeferred;
   return {{"qkv", linear(layer.qkv, tokens, before)},
           {"attend", attention.ok() ? std::string(attention.value()->name) : attention.status().message()},
           {"project", linear(layer.o, tokens, InputNorm::kNone)},
-          {"moe", fmt::format("{}; {}", router.ok() ? router.value()->name : router.status().message(),
-                              experts.name)},
+          {"moe", experts == nullptr ? host_name()
+                                     : fmt::format("{}; {}",
+                                                   router.ok() ? std::string(router.value()->name)
+                                                               : router.status().message(),
+                                                   experts->name)},
           {"unembed", linear(model_.head, 1, before)},
           {"sample", select(SampleShape{c.vocab}, target_).ok() ? "sample" : "on the host"}};
 }
@@ -94,7 +99,7 @@ bool CudaBackend::is_to_be_tuned(const std::vector<TunedStep>& kept) const {
   constexpr double kLeastBytes = 256e6;  // of all experts: smaller ones fit the caches, and take no time
   const MoeShape shape = shape_of(experts_of(model_, 0), 1);
   return options_.tune && !target_.batch_invariant && !options_.tuning_folder.empty() &&
-         shape.expert_bytes * shape.experts * model_.config.layers >= kLeastBytes &&
+         shape.expert_bytes * shape.experts * model_.host_from >= kLeastBytes &&
          !covers(kept, moe_configs(), options_.max_rows);
 }
 
@@ -124,6 +129,7 @@ void CudaBackend::tune_experts() {
 Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, std::string_view config) {
   if (rows < 1 || rows > options_.max_rows)
     return invalid("{} rows: 1 to {} are possible", rows, options_.max_rows);
+  if (model_.on_host(0)) return error(StatusCode::kUnsupported, "cuda: all experts are in host memory");
   const DeviceGuard guard(options_.device);
   const MoeKernelConfig* kernel = &moe_.config_for(model_, rows);
   if (!config.empty()) {
@@ -131,7 +137,7 @@ Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, s
   }
   shape_ = {.rows = rows};
   launches_.clear();
-  const int layers = model_.config.layers;
+  const int layers = model_.host_from;
   const bool from_logits = from == MoeFrom::kLogits;
   const size_t scores = static_cast<size_t>(rows) * model_.config.experts;  // of a layer
   ASSIGN_OR_RETURN(

@@ -43,6 +43,9 @@ struct LoadedModel : Paths {
   ModelConfig config;
   RopeTable rope;
   std::vector<Layer> layers;
+  // The layers from this one on have no experts here: the host has them.
+  int host_from = 0;
+  bool on_host(int layer) const { return layer >= host_from; }
   Table embed;
   Matrix head;
   DeviceBuffer final_norm, inverse_frequency;

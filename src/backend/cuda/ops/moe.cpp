@@ -115,6 +115,25 @@ Result<DeferredResidual> Moe::run(const LoadedModel& model, int index, const Nor
                  : route_and_run(model, index, norm, kernel_config, routing, stream);
 }
 
+Status Moe::run_on_host(const LoadedModel& model, int index, const Norm& norm, HostExchange& host,
+                        const RouterTrace& trace, cudaStream_t stream) {
+  const Router scores = router_of(model, index, norm.rows, router_logits_.as<float>());
+  const Route routing = routing_of(experts(model, index), norm.rows, kSlabRows, scores.logits, scratch_);
+  Norm normed = norm;
+  normed.out_f32 = normed_f32_.as<float>();
+  RETURN_IF_ERROR(cuda::norm(normed, stream));
+  RETURN_IF_ERROR(router(scores, stream));
+  if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
+  RETURN_IF_ERROR(top_k(routing, stream));
+  return host.run(index - model.host_from,
+                  {.normed = normed.out_f32,
+                   .ids = routing.ids,
+                   .weights = routing.weights,
+                   .x = norm.x,
+                   .rows = norm.rows},
+                  stream);
+}
+
 Status Moe::score_rows(const LoadedModel& model, int index, const Norm& norm, const Target& target,
                        float* logits, cudaStream_t stream) {
   RouterShape shape = router_shape(model, norm.rows);
@@ -194,7 +213,7 @@ Router Moe::router_of(const LoadedModel& model, int index, int rows, float* logi
 // clears.
 Status Moe::run_decode(const LoadedModel& model, int index, const Norm& norm, const float* logits,
                        cudaStream_t stream) {
-  const int layers = model.config.layers;
+  const int layers = model.host_from;  // those with experts here
   const Layer& layer = model.layers[index];
   const Layer& before = model.layers[(index + layers - 1) % layers];
   const size_t clear = layer.slab_hidden.bytes();

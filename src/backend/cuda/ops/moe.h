@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/common/route.h"
 #include "backend/cuda/layout/model.h"
 #include "backend/cuda/ops/experts.h"
+#include "backend/cuda/ops/host_exchange.h"
 #include "backend/cuda/ops/select.h"
 #include "tuning/moe_kernels.h"
 #include "tuning/tuning_file.h"
@@ -38,7 +39,10 @@ class Moe {
   Result<DeferredResidual> run(const LoadedModel& model, int layer, const Norm& norm,
                                const MoeKernelConfig& kernel_config, const Target& target,
                                const RouterTrace& trace, cudaStream_t stream);
-  // The same in two parts: the router's logits [rows, experts] of normed rows, and what comes after them.
+  // The same of a layer whose experts the host has; nothing is deferred.
+  Status run_on_host(const LoadedModel& model, int layer, const Norm& norm, HostExchange& host,
+                     const RouterTrace& trace, cudaStream_t stream);
+  // run() in two parts: the router's logits [rows, experts] of normed rows, and what comes after them.
   Status score_rows(const LoadedModel& model, int layer, const Norm& norm, const Target& target,
                     float* logits, cudaStream_t stream);
   Result<DeferredResidual> run_from_logits(const LoadedModel& model, int layer, const Norm& norm,

@@ -18,8 +18,8 @@ namespace {
 // Loads one model, or counts what it takes: as the uploader was made.
 class ModelLoader {
  public:
-  ModelLoader(LoadedModel& model, const BackendOptions& options, Uploader& up)
-      : model_(model), config_(model.config), options_(options), up_(up) {}
+  ModelLoader(LoadedModel& model, const BackendOptions& options, Uploader& up, HostExperts* host = nullptr)
+      : model_(model), config_(model.config), options_(options), up_(up), host_(host) {}
   Status run(const ModelWeights& weights, const LoadProgress& progress);
 
  private:
@@ -27,12 +27,14 @@ class ModelLoader {
   Status load_adapted(int index, const ModelWeights& weights);
   Status load_layer(int index, const LayerWeights& w);
   Status load_experts(int index, const LayerWeights& w);
+  Status load_host_experts(int index, const LayerWeights& w);
   Status alloc_slabs(int index, const std::string& name);
 
   LoadedModel& model_;
   const ModelConfig& config_;
   const BackendOptions& options_;
   Uploader& up_;
+  HostExperts* host_;
   std::unique_ptr<ThreadPool> mergers_;  // of layers with adapters
 };
 
@@ -65,16 +67,18 @@ Status ModelLoader::load_layer(int index, const LayerWeights& w) {
   ASSIGN_OR_RETURN(layer.sinks, up_.vector({w.sinks}, name("sinks")));
   ASSIGN_OR_RETURN(layer.router, up_.vector({w.router}, name("router")));
   ASSIGN_OR_RETURN(layer.router_bias, up_.vector({w.router_bias}, name("router bias")));
-  ASSIGN_OR_RETURN(layer.gate_bias, up_.vector({w.gate_bias}, name("gate bias")));
-  ASSIGN_OR_RETURN(layer.up_bias, up_.vector({w.up_bias}, name("up bias")));
-  ASSIGN_OR_RETURN(layer.down_bias, up_.vector({w.down_bias}, name("down bias")));
   ASSIGN_OR_RETURN(layer.qkv, up_.matrix({w.q, w.k, w.v}, dense_kind(w.q), RowOrder::kHeads, config_.head_dim,
                                          kProjectionsPart, name("qkv")));
   layer.qkv.first_weight_tile =
       layer.shape.q_size() / kWeightTileRows;  // K and V, with which the attention has more to do
   ASSIGN_OR_RETURN(layer.o,
                    up_.matrix({w.o}, dense_kind(w.o), RowOrder::kPlain, 0, kProjectionsPart, name("o")));
-  return load_experts(index, w);
+  return model_.on_host(index) ? load_host_experts(index, w) : load_experts(index, w);
+}
+
+Status ModelLoader::load_host_experts(int index, const LayerWeights& w) {
+  if (up_.counts_only()) return {};
+  return host_->add(model_.layers[index].shape, w, {}, fmt::format("layer {}", index)).status();
 }
 
 Status ModelLoader::alloc_slabs(int index, const std::string& name) {
@@ -93,6 +97,9 @@ Status ModelLoader::alloc_slabs(int index, const std::string& name) {
 Status ModelLoader::load_experts(int index, const LayerWeights& w) {
   Layer& layer = model_.layers[index];
   const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
+  ASSIGN_OR_RETURN(layer.gate_bias, up_.vector({w.gate_bias}, name("gate bias")));
+  ASSIGN_OR_RETURN(layer.up_bias, up_.vector({w.up_bias}, name("up bias")));
+  ASSIGN_OR_RETURN(layer.down_bias, up_.vector({w.down_bias}, name("down bias")));
   if (model_.slabs) RETURN_IF_ERROR(alloc_slabs(index, name("experts")));
   const SlabParams fc1{.layout = model_.slab_layout,
                        .bias = {layer.gate_bias.as<float>(), layer.up_bias.as<float>()},
@@ -109,6 +116,12 @@ Status ModelLoader::load_experts(int index, const LayerWeights& w) {
   ASSIGN_OR_RETURN(layer.down, up_.experts({w.down}, kind(w.down), RowOrder::kPlain, kExpertsPart,
                                            name("down experts"), model_.slabs ? &fc2 : nullptr));
   return {};
+}
+
+Status check_host(const ModelWeights& weights, int host_layers) {
+  if (host_layers == 0 || weights.adapters.empty()) return {};
+  return error(StatusCode::kUnsupported,
+               "cuda: LoRA adapters need all experts on the GPU; use --experts gpu, or --device cpu");
 }
 
 // A quantised matrix with an adapter would be quantised a second time.
@@ -200,9 +213,10 @@ Paths paths_of(const ModelConfig& c, const ModelWeights& stored, const BackendOp
 
 namespace {
 
-LoadedModel model_of(const ModelConfig& config, const Paths& paths) {
+LoadedModel model_of(const ModelConfig& config, const Paths& paths, int host_layers) {
   LoadedModel model;
   model.config = config;
+  model.host_from = config.layers - host_layers;
   static_cast<Paths&>(model) = paths;
   return model;
 }
@@ -210,8 +224,8 @@ LoadedModel model_of(const ModelConfig& config, const Paths& paths) {
 }  // namespace
 
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
-                                    const BackendOptions& options, const Paths& paths) {
-  LoadedModel model = model_of(config, paths);
+                                    const BackendOptions& options, const Paths& paths, int host_layers) {
+  LoadedModel model = model_of(config, paths, host_layers);
   Uploader counter;
   // What cannot be counted is refused by load_model.
   if (!ModelLoader(model, options, counter).run(cut(weights, config, options.rank.share), {}).ok()) return {};
@@ -220,17 +234,19 @@ std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeight
 
 Result<LoadedModel> load_model(const ModelConfig& config, const ModelWeights& weights,
                                const BackendOptions& options, const LoadProgress& progress,
-                               cudaStream_t stream) {
+                               cudaStream_t stream, int host_layers, HostExperts* host) {
   RETURN_IF_ERROR(validate(weights, config));
   RETURN_IF_ERROR(unsupported(config));
   RETURN_IF_ERROR(check_adapters(weights, options));
+  RETURN_IF_ERROR(check_host(weights, host_layers));
   RETURN_IF_ERROR(check_rank(config, paths_of(config, weights, options), options.rank));
-  LoadedModel model = model_of(config, paths_of(config, weights, options));
+  LoadedModel model = model_of(config, paths_of(config, weights, options), host_layers);
   RETURN_IF_ERROR(load_quad_kernels(model.w4a8, model.dense_mx));
   model.emulated = emulates_quads();
   Uploader up;
   RETURN_IF_ERROR(up.open(stream, weights.pools));
-  RETURN_IF_ERROR(ModelLoader(model, options, up).run(cut(weights, config, options.rank.share), progress));
+  RETURN_IF_ERROR(
+      ModelLoader(model, options, up, host).run(cut(weights, config, options.rank.share), progress));
   return model;
 }
 

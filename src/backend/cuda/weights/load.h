@@ -4,17 +4,20 @@
 #include <vector>
 
 #include "backend/cuda/layout/model.h"
+#include "backend/host_experts.h"
 
 namespace moesaic::cuda {
 
 // options.moe_path must be resolved: kW4A8 where kAuto stands for it.
 Paths paths_of(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
-// The memory that the model's weights take, by part.
+// The memory that the model's weights take, by part. host_layers: the experts of the last so many layers are
+// the host's, and are not counted.
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
-                                    const BackendOptions& options, const Paths& paths);
-// Uploads and repacks. An error for a model that the kernels do not take, a damaged tensor or lack of memory.
+                                    const BackendOptions& options, const Paths& paths, int host_layers);
+// Uploads and repacks. host: gets the experts of the last host_layers layers; null if those are none. An
+// error for a model that the kernels do not take, a damaged tensor or lack of memory.
 Result<LoadedModel> load_model(const ModelConfig& config, const ModelWeights& weights,
                                const BackendOptions& options, const LoadProgress& progress,
-                               cudaStream_t stream);
+                               cudaStream_t stream, int host_layers, HostExperts* host);
 
 }  // namespace moesaic::cuda

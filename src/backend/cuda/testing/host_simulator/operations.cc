@@ -96,7 +96,7 @@ Status sample(const SampleRows& p, int, cudaStream_t) {
     SampleResult& result = p.results[*p.result_buffer * p.stride + row];
     p.sampled_tokens[row] = result.token =
         choose_token({p.logits + int64_t{row} * p.vocab, static_cast<size_t>(p.vocab)}, {}, sampling);
-    result.fault = *p.fault;
+    result.fault = *p.fault, result.likeliest = -1;
   }
   return {};
 }

@@ -1,0 +1,174 @@
+// A whole model on the cuda backend, some of whose layers leave their experts to the host: its own code with
+// the kernels in the simulator, and the cpu backend's experts. Against the same model without the host's.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/testing/host_simulator/captures.h"
+#include "backend/host_placement.h"
+#include "model/forward.h"
+#include "model/random_model.h"
+
+namespace moesaic::cuda {
+namespace {
+
+constexpr int kLayers = 3, kPages = 12, kMaxRows = 32;
+// Experts on the device take 16-bit activations, those on the host 8-bit ones.
+constexpr double kTolerance = 0.03;
+
+ModelConfig config() {
+  return {.name = "test",
+          .layers = kLayers,
+          .hidden = 96,
+          .intermediate = 96,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 32,
+          .experts = 6,
+          .experts_per_token = 4,
+          .vocab = 300,
+          .window = 128,
+          .sliding = {true, false, true},
+          .max_context = 2048};
+}
+
+class Model {
+ public:
+  explicit Model(int host_layers) {
+    on_host::captures().no_begin = true;  // what is launched runs at once
+    auto made = create_cuda_backend({.threads = 2, .max_rows = kMaxRows, .tune = false, .gpu_memory = 1e18});
+    EXPECT_EQ(made.status().message(), "");
+    backend_ = std::move(made).value();
+    load(host_layers);
+  }
+  // Anew, with nothing in the cache and the same tokens to come.
+  void load(int host_layers) {
+    contexts_.clear(), rng_.seed(7);
+    backend_->host_placement()->place(host_layers);
+    EXPECT_EQ(backend_->load(config_, weights_, {}).message(), "");
+    EXPECT_EQ(backend_->alloc_kv({.full_pages = kPages, .window_pages = kPages, .logit_rows = 8}).message(),
+              "");
+  }
+  // One more step of sequences of so many rows each, at most 8; every row's logits.
+  std::vector<float> step(const std::vector<int>& rows) {
+    Batch batch;
+    contexts_.resize(std::max(contexts_.size(), rows.size()));
+    for (size_t s = 0; s < rows.size(); ++s) {
+      const std::vector<int32_t> pages = {static_cast<int32_t>(3 * s), static_cast<int32_t>(3 * s + 1)};
+      for (int i = 0; i < rows[s]; ++i) {
+        batch.positions.push_back(contexts_[s] + i), batch.logit_rows.push_back(batch.rows());
+        batch.tokens.push_back(static_cast<int32_t>(rng_() % 300));
+      }
+      contexts_[s] += rows[s];
+      batch.sequences.push_back({.first_row = batch.rows() - rows[s],
+                                 .rows = rows[s],
+                                 .context = contexts_[s],
+                                 .full_pages = pages,
+                                 .window_pages = pages});
+    }
+    std::vector<float> logits(batch.logit_rows.size() * 300);
+    status_ = forward(*backend_, config_, batch, logits);
+    return logits;
+  }
+  // The tokens of two steps of a sequence: the second one begins with what the first one samples.
+  std::vector<int32_t> two_steps() {
+    Batch batch{.tokens = {5, 9},
+                .positions = {0, 1},
+                .sequences = {{.rows = 2, .context = 2, .full_pages = {0}, .window_pages = {0}}},
+                .logit_rows = {1},
+                .sampling = {{}}};
+    status_ = forward(*backend_, config_, batch, {});
+    batch.tokens = {0}, batch.positions = {2}, batch.logit_rows = {0}, batch.token_sources = {0};
+    batch.sequences[0].rows = 1, batch.sequences[0].context = 3;
+    if (status_.ok()) status_ = forward(*backend_, config_, batch, {});
+    std::vector<SampledToken> sampled(2);
+    for (SampledToken& token : sampled) {
+      if (status_.ok()) status_ = backend_->sampled({&token, 1}, {});
+    }
+    return {sampled[0].token, sampled[1].token};
+  }
+  const Status& status() const { return status_; }
+  Backend& backend() { return *backend_; }
+  const ModelConfig& model_config() const { return config_; }
+  const ModelWeights& weights() const { return weights_; }
+
+ private:
+  ModelConfig config_ = config();
+  ModelWeights weights_ = make_random_model(config_, {});
+  std::unique_ptr<Backend> backend_;
+  std::vector<int> contexts_;
+  std::mt19937 rng_{7};
+  Status status_;
+};
+
+double distance(const std::vector<float>& got, const std::vector<float>& want) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < want.size(); ++i)
+    difference += std::pow(double{got[i]} - want[i], 2), size += std::pow(double{want[i]}, 2);
+  return std::sqrt(difference / size);
+}
+
+// Prompts, one sequence that decodes, and batches, in one model after the other.
+TEST(HostExpertsOnCuda, AgreeWithTheDevicesOwn) {
+  const std::vector<std::vector<int>> steps = {{8}, {1}, {8, 7, 5}, {1, 1, 1, 1}, {1}, {3, 8, 1, 8}};
+  Model device(0);
+  std::vector<std::vector<float>> want;
+  for (const auto& rows : steps) want.push_back(device.step(rows));
+  ASSERT_EQ(device.status().message(), "");
+  for (int layers = 1; layers <= kLayers; ++layers) {
+    Model host(layers);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const std::vector<float> got = host.step(steps[i]);
+      ASSERT_EQ(host.status().message(), "");
+      EXPECT_LT(distance(got, want[i]), kTolerance) << layers << " layers, step " << i;
+      EXPECT_GT(distance(got, want[i]), 0) << layers << " layers, step " << i;
+    }
+  }
+}
+
+// The device has no room for what the host has.
+TEST(HostExpertsOnCuda, AreCountedWhereTheyAre) {
+  const auto experts = [](const std::vector<MemoryPart>& parts) {
+    double bytes = 0;
+    for (const MemoryPart& p : parts) bytes += p.name == kExpertsPart ? p.bytes : 0;
+    return bytes;
+  };
+  Model all(0), some(1), none(kLayers);
+  const auto here = [&](Model& m) { return experts(m.backend().memory(m.model_config(), m.weights(), {})); };
+  const auto there = [&](Model& m) {
+    return experts(m.backend().host_placement()->host_memory(m.model_config(), m.weights()));
+  };
+  EXPECT_GT(here(all), 0);
+  EXPECT_NEAR(here(some), here(all) * 2 / 3, 1);
+  EXPECT_EQ(here(none), 0);
+  EXPECT_EQ(there(all), 0);
+  EXPECT_NEAR(there(some), there(none) / 3, 1);
+  EXPECT_EQ(all.backend().host_placement()->host_name(), "");
+  EXPECT_NE(some.backend().host_placement()->host_name().find("2 threads"), std::string::npos);
+}
+
+// A model is loaded again in the same backend, placed otherwise.
+TEST(HostExpertsOnCuda, CanBeLoadedAgain) {
+  Model model(2);
+  const std::vector<float> want = model.step({4, 2});
+  ASSERT_EQ(model.status().message(), "");
+  for (const int layers : {0, 1, kLayers}) {
+    model.load(layers);
+    const std::vector<float> got = model.step({4, 2});
+    ASSERT_EQ(model.status().message(), "");
+    EXPECT_LT(distance(got, want), kTolerance) << layers;
+  }
+}
+
+// The device samples, and the next step is launched before its tokens are taken.
+TEST(HostExpertsOnCuda, TwoStepsInFlight) {
+  Model device(0), host(2);
+  const std::vector<int32_t> want = device.two_steps(), got = host.two_steps();
+  ASSERT_EQ(host.status().message(), "");
+  EXPECT_EQ(got, want);
+}
+
+}  // namespace
+}  // namespace moesaic::cuda

@@ -1,0 +1,23 @@
+// Chooses which layers' experts stay in host memory, before a model is loaded.
+#pragma once
+
+#include <string>
+
+#include "backend/host_placement.h"
+#include "engine/kv_layout.h"
+
+namespace moesaic {
+
+// As the backend was asked to (BackendOptions::experts): so many layers, or as many as do not fit on its
+// device beside the rest and a cache of this demand. Nothing happens on other backends. Fails if the host has
+// too little memory.
+Status place_experts(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
+                     Backend& backend);
+
+// What is to fit where nobody said how long contexts are to be, or how many: a request of some length.
+KvDemand least_demand(KvDemand demand, const ModelConfig& config);
+
+// "experts of layers 11 to 23 (13 of 24) in host memory, 6.9 GB"; empty: all are on the device.
+std::string placement_words(const ModelConfig& config, const ModelWeights& weights, Backend& backend);
+
+}  // namespace moesaic

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 #include <string>
@@ -224,6 +225,37 @@ TEST(MaskThreads, ClientsOfOneGrammarTakeTurns) {
   thread.wait_until(*other, std::chrono::steady_clock::now() + std::chrono::minutes(1));
   EXPECT_TRUE(other->ready);
   EXPECT_FALSE(costly->ready) << costly->status.message();
+}
+
+// Several threads, with masks of the same grammars among them: what one thread finds.
+TEST(MaskThreads, SeveralFindTheSame) {
+  const Tokenizer tokenizer = small::tokenizer();
+  MaskCache cache(tokenizer);
+  const auto form = [](int number) {
+    return AnswerGrammar::compile({.gbnf = "root ::= " + repeated(60 + number, "[a-z]?", " [a-z ]?")})
+        .value();
+  };
+  std::vector<std::shared_ptr<NextMask>> masks;
+  {
+    MaskThreads threads(3);
+    for (int i = 0; i < 24; ++i) {
+      auto mask = std::make_shared<NextMask>(cache.matcher(form(i % 5)), fmt::format("client {}", i % 4));
+      for (int taken = 0; taken < i; ++taken) mask->matcher.take('q');
+      threads.compute(masks.emplace_back(std::move(mask)));
+    }
+    for (const auto& mask : masks)
+      threads.wait_until(*mask, std::chrono::steady_clock::now() + std::chrono::minutes(1));
+  }
+  for (int i = 0; i < 24; ++i) {
+    const NextMask& mask = *masks[static_cast<size_t>(i)];
+    ASSERT_TRUE(mask.ready && mask.status.ok()) << i << mask.status.message();
+    MaskCache fresh(tokenizer);
+    Matcher alone = fresh.matcher(form(i % 5));
+    for (int taken = 0; taken < i; ++taken) alone.take('q');
+    const auto expected = alone.allowed();
+    ASSERT_TRUE(expected.ok());
+    EXPECT_TRUE(std::ranges::equal(mask.allowed, expected.value())) << i;
+  }
 }
 
 }  // namespace

@@ -144,7 +144,7 @@ Type type_of(const std::string& name) {
 
 class File {
  public:
-  explicit File(const ModelConfig& config) : c_(config) {}
+  File(const ModelConfig& config, std::string without) : c_(config), without_(std::move(without)) {}
 
   void metadata(bool ollama, int parts, int part);
   void tokenizer(bool ollama, const TokenizerSource& t);
@@ -163,6 +163,7 @@ class File {
 
  private:
   const ModelConfig& c_;
+  const std::string without_;
   GgufHeader header_;
   std::string data_;
   uint64_t tensors_ = 0;
@@ -200,6 +201,7 @@ void File::tokenizer(bool ollama, const TokenizerSource& t) {
 
 void File::tensor(const std::string& name, const std::vector<int64_t>& shape,
                   const std::vector<MatrixView>& matrices, const std::string& type) {
+  if (name == without_) return;
   const Type t = type_of(type);
   data_.resize((data_.size() + 31) / 32 * 32);
   header_.tensor(name, shape, t.id, data_.size());
@@ -317,7 +319,7 @@ const QuantisedGoldens& quantised_goldens() {
 
 std::string gguf_file(const ModelConfig& config, const ModelWeights& weights, GgufLayout layout,
                       const GgufTypes& types, int parts, int part, const TokenizerSource* tokenizer) {
-  File f(config);
+  File f(config, types.without);
   f.metadata(layout != GgufLayout::kGgml, parts, part);
   if (part == 0 && tokenizer != nullptr) f.tokenizer(layout != GgufLayout::kGgml, *tokenizer);
   if (part == 0) {

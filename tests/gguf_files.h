@@ -25,7 +25,8 @@ enum class GgufLayout {
 // them.
 struct GgufTypes {
   std::string dense = "Q8_0", gate = "MXFP4", up = "MXFP4", down = "MXFP4";
-  std::string extra = {};  // the name of a tensor that the model does not have; empty: none
+  std::string extra = {};    // the name of a tensor that the model does not have; empty: none
+  std::string without = {};  // the name of a tensor that is left out; empty: none
   // Dense matrices that have another type: "token_embd", "output", "attn_q", "attn_k", "attn_v",
   // "attn_output".
   std::map<std::string, std::string> others = {};

@@ -56,6 +56,7 @@ class Finder {
   }
 
   bool has(const std::string& name) const { return map_.find(name) != nullptr; }
+  std::string source() const { return map_.files.empty() ? "checkpoint" : map_.files[0]->path(); }
 
   // A layer's tensor that nobody took would change the numbers: a scale, say. The frequencies of RoPE that
   // some programs keep are computed.
@@ -90,13 +91,13 @@ class Finder {
     if (t == nullptr) return {};
     const auto format = stored_format(t->dtype);
     if (!format || info_of(*format).scale_bytes > 0) {
-      set(error(StatusCode::kUnsupported, "{}: tensor '{}' has type {}, which is not supported here",
+      set(error(StatusCode::kUnsupported,
+                "{}: tensor '{}' has type {}, which is not supported there; use a file in Q8_0, BF16 or F16",
                 t->file->path(), name, t->dtype));
       return {};
     }
     return dense_view(*format, rows, cols, t->data.data());
   }
-  std::string source() const { return map_.files.empty() ? "checkpoint" : map_.files[0]->path(); }
   const RawTensor* fail(Status status) {
     set(std::move(status));
     return nullptr;
@@ -296,8 +297,8 @@ void gguf_gate_up(Finder& f, const ModelConfig& c, const std::string& p, LayerWe
   const std::optional<Format> held = g && u ? common_format(*g, *u) : std::nullopt;
   if (g && u && !held)
     f.set(error(StatusCode::kUnsupported,
-                "tensor '{}.weight' is {} and '{}.weight' is {}: they must be of one kind", gate,
-                format_name(*g), up, format_name(*u)));
+                "{}: tensor '{}.weight' is {} and '{}.weight' is {}: they must be of one kind", f.source(),
+                gate, format_name(*g), up, format_name(*u)));
   w.gate = gguf_experts(f, gate + ".weight", shape, held);
   w.up = gguf_experts(f, up + ".weight", shape, held);
   w.gate_bias = f.table(gate + ".bias", c.experts, c.intermediate);

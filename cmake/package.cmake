@@ -72,7 +72,13 @@ them over HTTP. With a small bundled model, completions, a man page
 and a systemd unit.")
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "Headers and library for C++ and C, CMake package, pkg-config file, examples.")
 set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "The shared library of the C++ and C interfaces.")
-# Debian's own places for some files.
-set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/packaging/debian_files.cmake)
+# The .tar.gz begins with bin, lib and share. Each kind's own places for some files; libraries that the .tar.gz carries.
+set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/packaging/prefix.cmake)
+set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/packaging/debian_files.cmake ${PROJECT_SOURCE_DIR}/packaging/archive_files.cmake)
 set(CPACK_MOESAIC_SOURCE ${PROJECT_SOURCE_DIR})
+set(CPACK_MOESAIC_OBJDUMP ${CMAKE_OBJDUMP})
+set(CPACK_MOESAIC_SYSROOT "")
+if(CMAKE_CROSSCOMPILING)
+  list(GET CMAKE_FIND_ROOT_PATH 0 CPACK_MOESAIC_SYSROOT)
+endif()
 include(CPack)

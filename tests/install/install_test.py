@@ -184,6 +184,29 @@ class InstallTest(unittest.TestCase):
                      *self.prefix.glob("lib*/**/*.pc")):
             self.assertNotIn(source.encode() + b"/", file.read_bytes(), file)
 
+    def test_the_archive_carries_what_the_program_loads(self):
+        place = self.folder / "archive"
+        run(pathlib.Path(CMAKE).parent / "cpack", "--config", f"{BUILD}/CPackConfig.cmake", "-G", "TGZ", "-B", place)
+        archive, = place.glob("moesaic-*.tar.gz")
+        run("tar", "-xzf", archive, "-C", place)
+        top = place / archive.name.removesuffix(".tar.gz")
+        self.assertEqual(sorted(path.name for path in top.iterdir()), ["bin", "include", "lib", "share"])
+        unit = (top / "lib/systemd/system/moesaic.service").read_text()
+        self.assertIn("ExecStart=/usr/local/bin/moesaic serve", unit)
+        for file in (path for path in top.rglob("*") if path.is_file()):
+            self.assertNotIn(str(place).encode(), file.read_bytes(), file)
+        libraries = {path.name for path in (top / "lib/moesaic").glob("*.so.*") if path.suffix != ".copyright"}
+        loaded = dict(re.findall(r"(\S+) => (\S+)", run("ldd", top / "bin/moesaic")))
+        if libraries:  # none where the licences are not known
+            self.assertIn("libpcre2-8.so.0", libraries)
+            system = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"}
+            self.assertLessEqual(set(loaded) - libraries, system)
+        for name in libraries & set(loaded):
+            self.assertEqual(pathlib.Path(loaded[name]).resolve().parent, top / "lib/moesaic")
+            self.assertTrue((top / f"lib/moesaic/{name}.copyright").stat().st_size > 500, name)
+        answer = run(top / "bin/moesaic", "run", "-m", "tiny", "-p", "What is 17 + 25?", "--temp", "0", cwd=self.folder)
+        self.assertIn("17 + 25 = 42", answer)
+
     def test_licence_and_pages_are_there(self):
         for name in ("LICENSE", "THIRD_PARTY_NOTICES", "README.md", "CHANGELOG.md", "docs/user/server.md", "examples/generate.c"):
             self.assertTrue((self.prefix / "share/doc/moesaic" / name).is_file(), name)

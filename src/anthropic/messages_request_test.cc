@@ -72,6 +72,7 @@ TEST(Messages, ThinkingIsAnEffort) {
   EXPECT_EQ(effort(R"("thinking": {"type": "enabled", "budget_tokens": 10000})"), "medium");
   EXPECT_EQ(effort(R"("thinking": {"type": "enabled", "budget_tokens": 32000})"), "high");
   EXPECT_EQ(effort(R"("thinking": {"type": "adaptive"}, "output_config": {"effort": "high"})"), "high");
+  EXPECT_EQ(effort(R"("output_config": {"effort": "low"})"), "low");
   // Claude Code's.
   EXPECT_EQ(effort(R"("thinking": {"type": "adaptive", "display": "updates"})"), "medium");
   EXPECT_EQ(error_of(ask(kHi, R"("thinking": {"type": "sometimes"})")).param, "thinking");

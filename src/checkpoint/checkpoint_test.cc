@@ -375,9 +375,10 @@ TEST_F(CheckpointTest, DummiesHaveTheTrueShapes) {
     for (const float x : row) squares += x * x;
     EXPECT_NEAR(std::sqrt(squares / head.cols), 0.02, 0.01);
   }
-  for (const char* bad : {"dummy:", "dummy:gpt-5", "dummy:gpt-oss-20b,layers=0", "dummy:gpt-oss-20b,layers=x",
-                          "dummy:gpt-oss-20b,colour=red", "dummy:gpt-oss-20b,vocab=0",
-                          "dummy:gpt-oss-20b,vocab=201089", "dummy:gpt-oss-20b,experts=2"}) {
+  for (const char* bad :
+       {"dummy:", "dummy:gpt-5", "dummy:gpt-oss-20b,layers=0", "dummy:gpt-oss-20b,layers=x",
+        "dummy:gpt-oss-20b,colour=red", "dummy:gpt-oss-20b,vocab=0", "dummy:gpt-oss-20b,vocab=201089",
+        "dummy:gpt-oss-20b,experts=2", "dummy:gpt-oss-20b,experts=q8_0"}) {
     EXPECT_FALSE(open_checkpoint(bad).ok()) << bad;
   }
 }

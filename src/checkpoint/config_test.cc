@@ -195,6 +195,11 @@ TEST(ConfigKeys, OfOpenAisOwn) {
   const auto config = config_from_original(own, "config.json");
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_EQ(config->rope, RopeConfig());
+  EXPECT_EQ(config->pad_token, 199999);
+  Json without = own;
+  without.erase("vocab_size");
+  EXPECT_NE(config_from_original(without, "config.json").status().message().find("vocab_size"),
+            std::string::npos);
   for (const char* key : {"swiglu_alpha", "layer_types", "rope_scaling", "invented"}) {
     Json other = own;
     other[key] = "x";
@@ -251,6 +256,8 @@ TEST_F(GgufKeys, PublishedOnesAreRead) {
   EXPECT_EQ(of("rope.scaling.yarn_ext_factor", 1.0), "");
   EXPECT_EQ(of("expert_shared_count", int64_t{0}), "");
   EXPECT_EQ(of("rope.scaling.finetuned", true), "");
+  set("attention.layer_norm_rms_epsilon", 1e-6);
+  EXPECT_EQ(config_from_gguf(file_, "m.gguf")->rms_eps, 1e-6);
 }
 
 TEST_F(GgufKeys, WhatChangesTheResultIsRefusedByName) {

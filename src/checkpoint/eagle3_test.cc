@@ -341,9 +341,9 @@ TEST_F(Eagle3File, OtherKindsAreRefusedByName) {
   f = files_, f.config["num_hidden_layers"] = 2;
   refuses(f, "2 layers");
   f = files_, f.tensors["mask_hidden"] = halves({32});
-  refuses(f, "'mask_hidden'");
+  refuses(f, "'mask_hidden': a P-EAGLE head");
   f = files_, f.tensors["layers.1.mlp.up_proj.weight"] = halves({32, 32});
-  refuses(f, "'layers.1.mlp.up_proj.weight'");
+  refuses(f, "'layers.1.mlp.up_proj.weight': a P-EAGLE head, or one of several layers");
 }
 
 TEST_F(Eagle3File, EveryWrongConfigIsNamed) {

@@ -276,6 +276,8 @@ TEST_F(LoraGguf, WrongOnesAreOneLine) {
     refuses(says);
     texts_[key] = before;
   }
+  texts_["adapter.alora.invocation_tokens"] = "1 2";
+  refuses("only certain tokens switch on");
 }
 
 TEST_F(LoraFolder, TensorsThatAreNotApplied) {

@@ -79,6 +79,20 @@ TEST_F(ModelFolder, AnIndexWhoseFilesAreThereCounts) {
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
 }
 
+TEST_F(ModelFolder, WithoutAnIndexAllItsFilesAreRead) {
+  fs::rename(path("model.safetensors"), path("first.safetensors"));
+  put("notes.txt", "no tensors");
+  const auto checkpoint = open_checkpoint(folder_.string());
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+}
+
+TEST_F(ModelFolder, AnEmptyFileIsCalledEmpty) {
+  put("model.safetensors", "");
+  const Status status = open_checkpoint(folder_.string()).status();
+  EXPECT_NE(status.message().find("model.safetensors: the file is empty"), std::string::npos)
+      << status.message();
+}
+
 TEST_F(ModelFolder, ATiedHeadIsTheEmbedding) {
   forget("lm_head.weight");
   const Status missing = open_checkpoint(folder_.string()).status();

@@ -35,6 +35,8 @@ TEST(GgufTags, MeanModels) {
   EXPECT_EQ(meant("Q8_0"), Names{"m-Q8_0.gguf"});
   EXPECT_EQ(meant("UD-Q8_0"), Names{"m-UD-Q8_0.gguf"});
   EXPECT_EQ(meant("BF16"), Names{"BF16/m-00001-of-00002.gguf"});
+  const Names two = {"m-f16-Q8_0.gguf", "m-F16.gguf"};  // one by its tag, both by a word
+  EXPECT_EQ(with_gguf_tag(two, "F16"), Names{"m-F16.gguf"});
   for (const char* none : {"", "Q4", "Q4_K", "8_0", "gguf2", "Q4_K_M_"})
     EXPECT_TRUE(meant(none).empty()) << none;
 }

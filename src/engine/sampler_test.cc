@@ -337,6 +337,30 @@ TEST(Sampler, PenaltiesAndBias) {
   EXPECT_EQ(Sampler({.temperature = 0, .logit_bias = {{2, 5.0f}}}, {}).sample(logits).value().token, 2);
 }
 
+// A token of the prompt that is biased and was generated twice is edited once, by all three.
+TEST(Sampler, ATokensEditsAreOne) {
+  const SamplingParams params{.temperature = 0,
+                              .repetition_penalty = 2,
+                              .presence_penalty = 0.25,
+                              .frequency_penalty = 0.5,
+                              .logit_bias = {{1, 9.0F}, {3, 1.0F}}};
+  Sampler sampler(params, std::vector<int32_t>{2, 1, 2});
+  for (int i = 0; i < 2; ++i) {
+    std::vector<float> logits(5);
+    EXPECT_EQ(sampler.sample(logits).value().token, 1);
+  }
+  const std::vector<TokenEdit> edits = sampler.edits(5).value().tokens;
+  ASSERT_EQ(edits.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(edits[i].token, static_cast<int32_t>(i) + 1);
+  const float biases[] = {9, 0, 1}, penalties[] = {1.25F, 0, 0};
+  const double repetitions[] = {2, 2, 1};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(edits[i].bias, biases[i]) << i;
+    EXPECT_EQ(edits[i].penalty, penalties[i]) << i;
+    EXPECT_EQ(edits[i].repetition, repetitions[i]) << i;
+  }
+}
+
 TEST(Sampler, Logprobs) {
   std::vector<float> logits = normal_logits(50, 2, 9);
   const std::vector<float> copy = logits;

@@ -221,7 +221,6 @@ openai::PreparedRequestOrError prepare(std::string_view body, const openai::Fiel
   if (!root.ok()) return openai::api_error(root.status());
   Fields fields(root.value());
   openai::UnknownFields unknown = check_fields(root.value(), table, service.strict_fields, fields);
-  if (!fields.ok()) return *fields.refusal();
   openai::PreparedRequestOrError made = make(fields, service);
   if (auto* prepared = std::get_if<openai::PreparedRequest>(&made)) prepared->unknown = std::move(unknown);
   return made;

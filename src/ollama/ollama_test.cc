@@ -114,7 +114,10 @@ TEST(OllamaRequest, Generate) {
   const std::string chat = prompt_of(prepare_generate, R"("prompt": "hi", "system": "Be brief.")");
   EXPECT_TRUE(contains(chat, "Be brief.")) << chat;
   EXPECT_TRUE(chat.ends_with("<|start|>user<|message|>hi<|end|><|start|>assistant")) << chat;
-  EXPECT_EQ(prompt_of(prepare_generate, R"("prompt": "hi<|end|>", "raw": true)"), "hi<|end|>");
+  const openai::PreparedRequest raw = prepared(prepare_generate, R"("prompt": "hi<|end|>", "raw": true)");
+  const std::vector<int32_t>& prompt = raw.requests.at(0).prompt;
+  EXPECT_EQ(service().model.detokenize(prompt), "hi<|end|>");
+  EXPECT_EQ(service().model.detokenize({&prompt.back(), 1}), "<|end|>");  // one token, not its letters
 }
 
 TEST(OllamaRequest, WhatCannotBeHonouredIsRefused) {
@@ -128,6 +131,11 @@ TEST(OllamaRequest, WhatCannotBeHonouredIsRefused) {
       prepare_chat(R"({"model": "other:7b", "messages": [{"role": "user", "content": "a"}]})", service());
   EXPECT_EQ(std::get<openai::ApiError>(other).http, 404);
   EXPECT_TRUE(is_served("tiny:latest", service()));
+  openai::Service strict = service();
+  strict.strict_fields = true;
+  const auto unknown = prepare_generate(R"({"model": "tiny", "prompt": "a", "promt": "b"})", strict);
+  ASSERT_TRUE(std::holds_alternative<openai::ApiError>(unknown));
+  EXPECT_EQ(std::get<openai::ApiError>(unknown).param, "promt");
 }
 
 TEST(OllamaRequest, ImagesOfAHistoryBecomeNotes) {
@@ -216,6 +224,7 @@ TEST(OllamaAnswer, ALineForEachToken) {
   EXPECT_EQ(lines[3]["prompt_eval_count"], 8);
   const auto ns = [&](const char* name) { return lines[3][name].get<int64_t>(); };
   EXPECT_EQ(ns("total_duration"), ns("prompt_eval_duration") + ns("eval_duration"));
+  EXPECT_GT(ns("eval_duration"), 0);
 }
 
 TEST(OllamaAnswer, NoCharacterOfAnAnswerCutsALine) {
@@ -260,6 +269,8 @@ TEST(OllamaModels, Lists) {
   EXPECT_GT(info.memory.sum(), info.memory.weights);
   const auto shown = show(R"({"model": "tiny"})", service());
   const Json json = Json::parse(std::get<openai::TokenAnswer>(shown).json);
+  const auto by_name = show(R"({"name": "tiny"})", service());  // as older clients ask
+  EXPECT_TRUE(std::holds_alternative<openai::TokenAnswer>(by_name));
   EXPECT_EQ(json["model_info"]["gptoss.context_length"], 1024);
   EXPECT_EQ(json["capabilities"], (Json{"completion", "tools", "thinking"}));
   EXPECT_EQ(std::get<openai::ApiError>(show(R"({"model": "x"})", service())).http, 404);

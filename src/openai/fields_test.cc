@@ -367,12 +367,18 @@ TEST(UnknownFields, AreNamedWithTheNearestKnownOne) {
   EXPECT_EQ(header(R"({"temprature": 1})"), "temprature;nearest=\"temperature\"");
   EXPECT_EQ(header(R"({"maxTokens": 1})"), "maxTokens;nearest=\"max_tokens\"");
   EXPECT_EQ(header(R"({"tpo_p": 1})"), "tpo_p;nearest=\"top_p\"");
+  EXPECT_EQ(header(R"({"otp_p": 1})"), "otp_p;nearest=\"top_p\"");
   EXPECT_EQ(header(R"({"my_private_thing": 1})"), "my_private_thing");
   EXPECT_EQ(header(R"({"temprature": null})"), "");
   EXPECT_EQ(header(R"({"stream_options": {"include_usge": true}})"),
             "stream_options.include_usge;nearest=\"include_usage\"");
   EXPECT_EQ(header(R"({"tools": [{"name": "f", "parmeters": {}}]})"),
             "tools.parmeters;nearest=\"parameters\"");
+}
+
+TEST(UnknownFields, OfACompletionAreNamedToo) {
+  const PreparedRequestOrError made = prepare_completion(R"({"prompt": "a", "promt": "b"})", service());
+  EXPECT_EQ(std::get<PreparedRequest>(made).unknown.header(), "promt;nearest=\"prompt\"");
 }
 
 TEST(UnknownFields, CannotHarmAHeader) {

@@ -6,6 +6,7 @@
 
 #include "openai/chat_answer.h"
 #include "openai/chat_request.h"
+#include "openai/completion_answer.h"
 #include "openai/completion_request.h"
 #include "openai/responses_request.h"
 #include "text/utf8.h"
@@ -95,6 +96,8 @@ TEST(ChatRequest, NamesTheWrongField) {
       {"logit_bias", R"("logit_bias": {"99999999": 1})"},
       {"logit_bias", R"("logit_bias": {"1x": 1})"},
       {"n", R"("n": 1000)"},
+      {"bad_words", R"("bad_words": [""])"},
+      {"tool_choice", R"("tool_choice": "required")"},
       {"tools", R"("tools": [{"type": "function", "function": {"name": "a b"}}])"},
       {"tool_choice", R"("tool_choice": {"type": "function", "function": {"name": "f"}})"},
       {"functions", R"("functions": [{"name": "f"}])"},
@@ -316,6 +319,24 @@ TEST(CompletionRequest, Prompts) {
     EXPECT_EQ(error_of(prepare_completion(std::string(R"({"prompt": )") + wrong + "}", service())).param,
               "prompt")
         << wrong;
+}
+
+TEST(CompletionAnswer, APromptCountsOnceForAllItsChoices) {
+  CompletionAnswer answer(service(), {.prompts = 2, .n = 2});
+  for (int i = 0; i < 4; ++i) {
+    const Outcome outcome{.finish = FinishReason::kStop,
+                          .prompt_tokens = i < 2 ? 10 : 20,
+                          .generated_tokens = 3,
+                          .cached_tokens = 2,
+                          .cache_write_tokens = 5};
+    answer.add({.choice = i, .end = outcome}, nullptr);
+  }
+  EXPECT_TRUE(answer.complete());
+  const Usage usage = answer.usage();
+  EXPECT_EQ(usage.prompt_tokens, 30);
+  EXPECT_EQ(usage.generated_tokens, 12);
+  EXPECT_EQ(usage.cached_tokens, 4);
+  EXPECT_EQ(usage.cache_write_tokens, 10);
 }
 
 TEST(ResponsesRequest, ItemsBecomeThePromptOfChat) {

@@ -107,21 +107,6 @@ void read_row(const MatrixView& m, int64_t r, std::span<float> out) {
   info_of(m.format).decode(blocks_of(m, r), out.data());
 }
 
-void read_mxfp4_row(const MatrixView& m, int64_t r, std::span<uint8_t> codes, std::span<uint8_t> scales) {
-  MOESAIC_CHECK(is_mxfp4(m.format));
-  const StoredBlocks row = blocks_of(m, r);
-  const auto* data = reinterpret_cast<const uint8_t*>(row.data);
-  if (m.format == Format::kMxfp4) {
-    std::memcpy(codes.data(), data, codes.size());
-    std::memcpy(scales.data(), row.scales, scales.size());
-    return;
-  }
-  for (size_t b = 0; b < scales.size(); ++b, data += row.stride) {
-    scales[b] = data[0];
-    to_canonical_order(data + 1, codes.data() + b * mx::kPackedBlock);
-  }
-}
-
 void convert_row(const MatrixView& m, int64_t r, Format format, std::span<float> values, std::byte* data,
                  std::byte* scales) {
   const FormatInfo& f = info_of(format);

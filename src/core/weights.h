@@ -51,9 +51,6 @@ void read_row(const MatrixView& m, int64_t r, std::span<float> out);
 // [row_bytes], scales: [row_scale_bytes], values: scratch [cols].
 void convert_row(const MatrixView& m, int64_t r, Format format, std::span<float> values, std::byte* data,
                  std::byte* scales);
-// Row r of a kMxfp4 or kMxfp4Gguf matrix in the canonical (Hugging Face) nibble order.
-// codes: [cols / 2], scales: [cols / 32].
-void read_mxfp4_row(const MatrixView& m, int64_t r, std::span<uint8_t> codes, std::span<uint8_t> scales);
 
 struct LayerWeights {
   MatrixView attn_norm;                      // [1, hidden]

@@ -72,8 +72,6 @@ MOESAIC_HD constexpr float decode_e2m1(uint8_t code) {
                               : (1.0f + 0.5f * static_cast<float>(mantissa)) * exp2_int(exponent - 1);
   return (code & 8) != 0 ? -magnitude : magnitude;
 }
-// Twice the value: an integer in [-12, 12], which is how integer dot products take FP4.
-MOESAIC_HD constexpr int e2m1_doubled(uint8_t code) { return static_cast<int>(2.0f * decode_e2m1(code)); }
 
 // E4M3 (the OCP "FN" variant): bias 7, no infinity, 0x7F and 0xFF are NaN. Rounds to nearest even, saturates
 // at 448.

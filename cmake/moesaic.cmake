@@ -24,6 +24,16 @@ set(short_names -fmacro-prefix-map=${PROJECT_BINARY_DIR}/= -fmacro-prefix-map=${
 target_compile_options(moesaic_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${short_names}>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=$<JOIN:${short_names},$<COMMA>>>")
 target_include_directories(moesaic_flags INTERFACE ${PROJECT_SOURCE_DIR}/include)
+# Debug builds are linked by lld where there is one. GCC looks for it in a folder of -B; a cross compiler only there.
+if(CMAKE_BUILD_TYPE STREQUAL Debug)
+  find_program(MOESAIC_LLD ld.lld)
+  mark_as_advanced(MOESAIC_LLD)
+  if(MOESAIC_LLD)
+    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/lld)
+    file(CREATE_LINK ${MOESAIC_LLD} ${PROJECT_BINARY_DIR}/lld/ld.lld SYMBOLIC)
+    add_link_options(-fuse-ld=lld -B${PROJECT_BINARY_DIR}/lld)
+  endif()
+endif()
 if(MOESAIC_SANITIZE)
   target_compile_options(moesaic_flags INTERFACE -fsanitize=${MOESAIC_SANITIZE} -fno-sanitize-recover=all
     -fno-omit-frame-pointer -g1)
@@ -102,6 +112,13 @@ function(moesaic_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] [1-9][0-9]* test.*\\[  PASSED  \\] 0 tests")
+endfunction()
+
+# moesaic_untested(PROGRAM ...): programs that no test runs, so a sanitizer's build of everything leaves them out.
+function(moesaic_untested)
+  if(MOESAIC_SANITIZE)
+    set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
 endfunction()
 
 # All fuzz targets and nothing else.

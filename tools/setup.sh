@@ -9,14 +9,14 @@ set -eu
 if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   manager=apt-get
   build="make g++ cmake ninja-build pkg-config libpcre2-dev libcurl4-openssl-dev libedit-dev libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev"
-  test="git python3 clang clang-format clang-tidy libclang-rt-dev g++-aarch64-linux-gnu qemu-user python3-venv python3-dev chromium groff mandoc tmux binutils libzmq5"
+  test="git python3 clang clang-format clang-tidy libclang-rt-dev lld g++-aarch64-linux-gnu qemu-user python3-venv python3-dev chromium groff mandoc tmux binutils libzmq5"
   package="dpkg-dev file"
   # Libraries by which the chat page shows answers. Without them it shows plain text.
   page="libjs-marked node-dompurify node-highlight.js libjs-katex fonts-katex gzip"
 else
   manager=dnf
   build="make gcc-c++ cmake ninja-build pkgconf-pkg-config pcre2-devel libcurl-devel libedit-devel fmt-devel cli11-devel json-devel gtest-devel boost-devel"
-  test="git python3 python3-devel clang clang-tools-extra compiler-rt qemu-user chromium groff mandoc tmux binutils zeromq"
+  test="git python3 python3-devel clang clang-tools-extra compiler-rt lld qemu-user chromium groff mandoc tmux binutils zeromq"
   package=""
   page="gzip"
 fi

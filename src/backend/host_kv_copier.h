@@ -23,7 +23,7 @@ class HostKvCopier final : public KvCopier {
   Status each(std::span<const int> layers, Bytes bytes, const Copy& copy) {
     const size_t size = backend_.kv_page_bytes();
     for (size_t i = 0; i < layers.size(); ++i)
-      if (const Status status = copy(layers[i], bytes.subspan(i * size, size)); !status.ok()) return status;
+      if (Status status = copy(layers[i], bytes.subspan(i * size, size)); !status.ok()) return status;
     return {};
   }
   Backend& backend_;

@@ -40,7 +40,9 @@ Status invalid(fmt::format_string<Args...> format, Args&&... args) {
 // ASSIGN_OR_RETURN(const auto x, result_expression);
 #define ASSIGN_OR_RETURN(declaration, expression) \
   ASSIGN_OR_RETURN_(MOESAIC_CONCAT(result_, __LINE__), declaration, expression)
+// NOLINTBEGIN(bugprone-macro-parentheses): a name and a declaration
 #define ASSIGN_OR_RETURN_(result, declaration, expression) \
   auto result = (expression);                              \
   if (!result.ok()) return result.status();                \
   declaration = std::move(result).value()
+// NOLINTEND(bugprone-macro-parentheses)

@@ -15,6 +15,7 @@ using HashKey = std::array<uint64_t, 2>;
 
 struct Hash128 {
   uint64_t lo = 0, hi = 0;
+  // NOLINTNEXTLINE(modernize-use-nullptr)
   auto operator<=>(const Hash128&) const = default;
 };
 

@@ -23,6 +23,7 @@ enum class KvKind : uint8_t { kFull, kWindow };
 struct KvPartId {
   Hash128 block;
   KvKind kind = KvKind::kFull;
+  // NOLINTNEXTLINE(modernize-use-nullptr)
   auto operator<=>(const KvPartId&) const = default;
 };
 

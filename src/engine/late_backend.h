@@ -63,8 +63,7 @@ class LateBackend final : public Backend {
     return {};
   }
   Status begin_step(const Batch& batch) override {
-    const Status valid = validate(batch, config_, layout_, 256);
-    if (!valid.ok()) return valid;
+    RETURN_IF_ERROR(validate(batch, config_, layout_, 256));
     if (when_begun_) when_begun_(batch);
     steps_.push_back(batch);
     edited_.emplace_back();
@@ -248,12 +247,12 @@ struct Harness {
     return engine.store();
   }
   // cancel_at: the callback cancels the request at this many tokens.
-  Request& submit(int prompt_tokens, SamplingParams params, int cancel_at = 0) {
+  Request& submit(int prompt_tokens, const SamplingParams& params, int cancel_at = 0) {
     std::vector<int32_t> prompt(prompt_tokens);
     for (int i = 0; i < prompt_tokens; ++i) prompt[i] = (prompt_tokens * 31 + i * i) % kVocab;
-    return submit(std::move(prompt), std::move(params), cancel_at);
+    return submit(std::move(prompt), params, cancel_at);
   }
-  Request& submit(std::vector<int32_t> prompt, SamplingParams params, int cancel_at = 0) {
+  Request& submit(std::vector<int32_t> prompt, const SamplingParams& params, int cancel_at = 0) {
     const size_t index = received.size();
     received.emplace_back(), received_logprobs.emplace_back(), cancels.emplace_back();
     const auto on_token = [this, index, cancel_at](const SampledToken& t) {

@@ -39,8 +39,7 @@ class LateHead final : public TestDraftHead {
 
   Status draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) override {
     if (!std::exchange(has_step_, false)) return {StatusCode::kInternal, "no step before"};
-    const Status valid = validate(sequences, tokens.size(), batch_, config_, layout_);
-    if (!valid.ok()) return valid;
+    RETURN_IF_ERROR(validate(sequences, tokens.size(), batch_, config_, layout_));
     DraftRounds rounds(sequences, batch_);
     std::vector<uint64_t> at;  // each row's hash of the tokens up to it
     for (const int row : rounds.source_rows()) at.push_back(hidden_[row]);

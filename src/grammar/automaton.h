@@ -24,6 +24,7 @@ inline constexpr uint8_t kSpecial = 0xFF, kEnd = 0xFE;
 struct Edge {
   uint8_t low, high;  // unused in kSplit
   StateId next;
+  // NOLINTNEXTLINE(modernize-use-nullptr)
   friend auto operator<=>(const Edge&, const Edge&) = default;
 };
 

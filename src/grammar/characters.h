@@ -13,6 +13,7 @@ namespace moesaic::grammar {
 
 struct CharRange {
   uint32_t low, high;  // code points, both included
+  // NOLINTNEXTLINE(modernize-use-nullptr)
   friend auto operator<=>(const CharRange&, const CharRange&) = default;
 };
 inline constexpr uint32_t kLastChar = 0x10FFFF;

@@ -27,6 +27,7 @@ inline constexpr Stack kElsewhere = 1;
 struct Configuration {
   StateId state;  // kBytes, or a return to kBottom or kElsewhere
   Stack stack;
+  // NOLINTNEXTLINE(modernize-use-nullptr)
   friend auto operator<=>(const Configuration&, const Configuration&) = default;
 };
 using Configurations = std::vector<Configuration>;  // sorted, each once
@@ -39,6 +40,7 @@ struct Caller {
   StateId next;    // a repeat state, or where to go on
   uint32_t count;  // how often the repetition's rule will have been taken; kUnlimited: it is no repetition
   Stack below;
+  // NOLINTNEXTLINE(modernize-use-nullptr)
   friend auto operator<=>(const Caller&, const Caller&) = default;
 };
 inline uint64_t hash_of(const Caller& c) {
@@ -93,6 +95,7 @@ class Machine {
     int32_t rank;  // the highest first: then all callers of a rule are known before it is entered
     StateId rule;
     Caller caller;
+    // NOLINTNEXTLINE(modernize-use-nullptr)
     friend auto operator<=>(const Call&, const Call&) = default;
   };
 

@@ -17,7 +17,7 @@ using Json = text::OrderedJson;
 
 inline bool has(const Json& schema, const char* key) { return schema.is_object() && schema.contains(key); }
 
-class SchemaDocument {
+class SchemaDocument {  // NOLINT(bugprone-exception-escape): nlohmann's move asserts
  public:
   static constexpr size_t kMaxMembers = 20'000;  // of one object
 

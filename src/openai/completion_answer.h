@@ -33,7 +33,7 @@ class CompletionAnswer : public Answer {
   Usage usage() const override;
 
  private:
-  struct Choice {
+  struct Choice {      // NOLINT(bugprone-exception-escape): nlohmann's move asserts
     std::string text;  // of a stream: only what its next chunk brings
     Json logprobs;
     std::vector<SampledToken> pending;  // not yet shown as text

@@ -69,8 +69,8 @@ class EngineThread {
  private:
   // The generations that were submitted together.
   struct Submission {
-    Submission(std::string client_, uint64_t id_, std::shared_ptr<EventQueue> queue_, std::stop_token cancel)
-        : client(std::move(client_)), id(id_), queue(std::move(queue_)), stop(std::move(cancel)) {}
+    Submission(std::string owner, uint64_t number, std::shared_ptr<EventQueue> events, std::stop_token cancel)
+        : client(std::move(owner)), id(number), queue(std::move(events)), stop(std::move(cancel)) {}
     std::string client;
     uint64_t id;
     std::shared_ptr<EventQueue> queue;

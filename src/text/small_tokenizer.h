@@ -2,6 +2,7 @@
 // and the o200k_base vocabulary where this machine has it.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -45,7 +46,7 @@ inline nlohmann::json tokenizer_json(bool merges_as_pairs = true) {
   for (size_t i = 0; i < kMerges.size(); ++i) {
     const std::string left = spell(kMerges[i].first), right = spell(kMerges[i].second);
     vocab[left + right] = 256 + i;
-    merges.push_back(merges_as_pairs ? json({left, right}) : json(left + " " + right));
+    merges.push_back(merges_as_pairs ? json({left, right}) : json(fmt::format("{} {}", left, right)));
   }
   for (size_t i = 0; i < kSpecials.size(); ++i)
     added.push_back({{"id", kFirstSpecial + i}, {"content", kSpecials[i]}, {"special", true}});

@@ -65,7 +65,7 @@ class VexInstruction {
       base = value(rm);
     }
     int32_t displacement = 0;
-    if (mode_ == 1) displacement = static_cast<int8_t>(*at++);
+    if (mode_ == 1) displacement = int32_t{static_cast<int8_t>(*at++)};
     if (mode_ == 2 || !has_base) std::memcpy(&displacement, at, 4), at += 4;
     address = reinterpret_cast<uint8_t*>(base + displacement);
     return at;

@@ -66,7 +66,7 @@ inline I16 splat_word(const void* p) {
 }
 template <typename Int>
 MOESAIC_INLINE void store_narrow(Int* p, const I16& x) {
-  typedef Int Narrow __attribute__((vector_size(16 * sizeof(Int))));
+  using Narrow __attribute__((vector_size(16 * sizeof(Int)))) = Int;
   store(p, __builtin_convertvector(x, Narrow));
 }
 inline I16 widen_bytes(const uint8_t* p) {

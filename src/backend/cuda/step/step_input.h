@@ -19,6 +19,7 @@ struct StepShape {
   int decode_tiles = 0, prefill_tiles = 0;
   bool samples = false;  // the tokens of the logit rows are sampled on the device
   int kv_splits = 0;     // of the longest context among the decoding rows, rounded up to a power of two
+  // NOLINTNEXTLINE(modernize-use-nullptr)
   auto operator<=>(const StepShape&) const = default;
 };
 

@@ -149,6 +149,13 @@ std::vector<MemoryPart> CudaBackend::host_memory(const ModelConfig& config,
            MemoryKind::kWorkspace}};
 }
 
+// Where nobody has chosen, as in programs that load a model without a plan: what asks for no choice.
+void CudaBackend::place_as_asked(int layers) {
+  const ExpertPlacement& asked = options_.experts;
+  if (placed() || asked.automatic) return;
+  place(asked.host_layers == ExpertPlacement::kAllLayers ? layers : std::min(asked.host_layers, layers));
+}
+
 Result<std::unique_ptr<HostExperts>> CudaBackend::make_host_experts() const {
   if (host_layers() == 0) return std::unique_ptr<HostExperts>();
   return create_host_experts(options_);
@@ -161,6 +168,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   draft_head_.unload();
   host_.close();
   model_ = {};
+  place_as_asked(config.layers);
   ASSIGN_OR_RETURN(std::unique_ptr<HostExperts> host, make_host_experts());
   ASSIGN_OR_RETURN(model_,
                    load_model(config, weights, options_, progress, stream_, host_layers(), host.get()));

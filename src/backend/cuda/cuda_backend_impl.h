@@ -111,6 +111,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   }
   size_t kv_element_bytes() const { return options_.kv == KvFormat::kFp8 ? 1 : 2; }
   Status find_ranks();
+  void place_as_asked(int layers);
   Result<std::unique_ptr<HostExperts>> make_host_experts() const;
   Status abandoned(const Status& status);
   Status make_room();

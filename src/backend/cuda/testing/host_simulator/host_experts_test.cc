@@ -162,6 +162,19 @@ TEST(HostExpertsOnCuda, CanBeLoadedAgain) {
   }
 }
 
+// Who loads a model without a plan gets what was asked for.
+TEST(HostExpertsOnCuda, ArePlacedAsAskedFor) {
+  const ModelConfig c = config();
+  const ModelWeights weights = make_random_model(c, {});
+  for (const auto& [asked, layers] :
+       {std::pair{2, 2}, {99, kLayers}, {ExpertPlacement::kAllLayers, kLayers}}) {
+    auto made = create_cuda_backend(
+        {.threads = 1, .max_rows = kMaxRows, .tune = false, .experts = {.host_layers = asked}});
+    ASSERT_EQ(made.value()->load(c, weights, {}).message(), "");
+    EXPECT_EQ(made.value()->host_placement()->host_layers(), layers);
+  }
+}
+
 // The device samples, and the next step is launched before its tokens are taken.
 TEST(HostExpertsOnCuda, TwoStepsInFlight) {
   Model device(0), host(2);

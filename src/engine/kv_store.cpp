@@ -325,31 +325,37 @@ void KvStore::read() {
   }
 }
 
-// The lock is given up while bytes are read and copied.
+// The lock is given up while bytes are read and copied. Where a part is damaged, the others are read all the
+// same: those that are damaged, too, are gone before the prompt is computed, and all of them are kept anew.
 void KvStore::read_all(KvFetch& fetch, std::unique_lock<std::mutex>& lock) {
+  bool whole = true;
   for (const KvPlace& place : fetch.places_) {
     reading_ = Clock::now();
     lock.unlock();
     const auto bytes = find(place.part);
     lock.lock();
     if (fetch.state_ != KvFetch::State::kBegun || closing_) return;
-    writing_ = &fetch;
-    lock.unlock();
-    const bool written =
-        bytes != nullptr && read_copier_->write(layers_of(place.part.id.kind), place.page, *bytes).ok();
-    lock.lock();
-    writing_ = nullptr;
-    changed_.notify_all();
-    if (fetch.state_ != KvFetch::State::kBegun) return;
-    if (!written) {
-      fetch.state_ = KvFetch::State::kFailed;
-      return;
-    }
+    whole = whole && bytes != nullptr;
+    if (whole && !write_page(fetch, place, *bytes, lock)) return;
     ++fetch.arrived_;
     constexpr double kNew = 0.2;
     seconds_per_part_ += kNew * (seconds_of(Clock::now() - *reading_) - seconds_per_part_);
   }
-  fetch.state_ = KvFetch::State::kArrived;
+  fetch.state_ = whole ? KvFetch::State::kArrived : KvFetch::State::kFailed;
+}
+
+// False if the fetch has ended by it, or meanwhile.
+bool KvStore::write_page(KvFetch& fetch, const KvPlace& place, const KvBytes& bytes,
+                         std::unique_lock<std::mutex>& lock) {
+  writing_ = &fetch;
+  lock.unlock();
+  const bool written = read_copier_->write(layers_of(place.part.id.kind), place.page, bytes).ok();
+  lock.lock();
+  writing_ = nullptr;
+  changed_.notify_all();
+  if (fetch.state_ != KvFetch::State::kBegun) return false;
+  if (!written) fetch.state_ = KvFetch::State::kFailed;
+  return written;
 }
 
 }  // namespace moesaic

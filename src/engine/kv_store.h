@@ -130,6 +130,8 @@ class KvStore {
   bool copy(Writer& writer, const Offer& offer, KvBytes& bytes);
   void read();
   void read_all(KvFetch& fetch, std::unique_lock<std::mutex>& lock);
+  bool write_page(KvFetch& fetch, const KvPlace& place, const KvBytes& bytes,
+                  std::unique_lock<std::mutex>& lock);
   std::shared_ptr<const KvBytes> find(const KvPart& part);
   size_t parts_until(const KvFetch& fetch) const;
 

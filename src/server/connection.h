@@ -50,7 +50,7 @@ class TimedSocket : public std::enable_shared_from_this<TimedSocket> {
 class Connection : public HttpExchange {
  public:
   Connection(tcp::socket socket, App& app);
-  ~Connection() override { timed_->stop(); }
+  ~Connection() override { timed_->stop(); }  // NOLINT(bugprone-exception-escape): a timer's cancel()
 
   // The next request's head. False: the connection is to be closed; an answer has been sent where one was
   // due.

@@ -32,6 +32,7 @@ TEST_CASE = re.compile(r"TEST(?:_[FP])?\((\w+), (\w+)\)")
 USING = re.compile(r"using (?:[\w:]+::)?(\w+)(?: = .*)?;")
 TYPE = re.compile(r"(?:struct|class|enum class|enum|union) (\w+)")
 FUNCTION = re.compile(r"(?<![:\w~])(?!static_assert|void|noexcept)([a-z_]\w*)\(")
+CONSTANT = re.compile(r"\b(k[A-Z]\w*)(?:\[[^\]]*\])? = ")
 VARIABLE = re.compile(r"[^(]*?(?<![:\w])(\w+)(?:\[[^(]*?\])?(?: = |;|\{| \{)")
 
 
@@ -113,6 +114,8 @@ def names_of(name):
             found = USING.match(line) or TYPE.match(line) or FUNCTION.search(line) or VARIABLE.match(line)
             if found:
                 names[found.group(1)] = line
+            if line.startswith("const"):  # others of the same declaration
+                names.update(dict.fromkeys(CONSTANT.findall(line), line))
     return names
 
 

@@ -35,11 +35,12 @@ ModelWeights shapes(const ModelConfig& c) {
   return w;
 }
 
-std::map<std::string, double> count(const char* name, bool slabs,
-                                    std::optional<Format> dense = std::nullopt) {
+std::map<std::string, double> count(const char* name, bool slabs, std::optional<Format> dense = std::nullopt,
+                                    int host_layers = 0) {
   const ModelConfig config = published_config(name).value();
   std::map<std::string, double> parts;
-  for (const MemoryPart& p : count_model(config, shapes(config), {.dense = dense}, {.slabs = slabs}))
+  for (const MemoryPart& p :
+       count_model(config, shapes(config), {.dense = dense}, {.slabs = slabs}, host_layers))
     parts[p.name] = p.bytes;
   return parts;
 }
@@ -53,6 +54,15 @@ TEST(CountModel, TakesWhatTheFormatsTake) {
   EXPECT_DOUBLE_EQ(parts.at(kProjectionsPart), 36.0 * 2880 * (4096 + 2 * 512 + 4096) * 2);
   const auto narrow = count("gpt-oss-120b", false, Format::kMxfp8);
   EXPECT_DOUBLE_EQ(narrow.at(kHeadPart), 201088.0 * (2880.0 * 33 / 32 + 1));  // with each row's largest scale
+}
+
+TEST(CountModel, LeavesOutTheExpertsOfTheHost) {
+  const auto all = count("gpt-oss-20b", true), some = count("gpt-oss-20b", true, std::nullopt, 6),
+             none = count("gpt-oss-20b", true, std::nullopt, 24);
+  EXPECT_NEAR(some.at(kExpertsPart), 0.75 * all.at(kExpertsPart), 0.01 * all.at(kExpertsPart));
+  EXPECT_LT(none.contains(kExpertsPart) ? none.at(kExpertsPart) : 0.0, 0.01 * all.at(kExpertsPart));
+  EXPECT_EQ(some.at(kHeadPart), all.at(kHeadPart));
+  EXPECT_EQ(some.at(kProjectionsPart), all.at(kProjectionsPart));
 }
 
 TEST(CountModel, SlabsTakeThePlaceOfTheGeneralOrder) {

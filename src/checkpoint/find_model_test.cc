@@ -67,6 +67,13 @@ TEST_F(FindModel, AFolderWithOneGguf) {
   expect_error(path("empty"), {"no config.json and no .gguf file"});
 }
 
+TEST_F(FindModel, PipesAndDevicesAreNoModels) {
+  put("some/m.gguf");
+  ASSERT_EQ(mkfifo(path("some/pipe.gguf").c_str(), 0600), 0);
+  fs::create_symlink("/dev/zero", path("some/device.gguf"));
+  EXPECT_EQ(found(path("some")), path("some/m.gguf"));
+}
+
 TEST_F(FindModel, OwnerAndName) {
   expect_error("openai/gpt-oss-20b", {hub(), "moesaic pull openai/gpt-oss-20b"});
   const std::string repository = "hub/models--openai--gpt-oss-20b/";

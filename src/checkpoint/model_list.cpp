@@ -45,7 +45,10 @@ void add_folder(const fs::path& folder, const std::vector<std::string>& names, c
   found.push_back(std::move(model));
 }
 
+// A pipe or a device with such a name is no model.
 void add_gguf(const fs::path& file, const std::string& name, std::vector<FoundModel>& found) {
+  std::error_code ignored;
+  if (is_there(file) && !fs::is_regular_file(file, ignored)) return;
   FoundModel model{.name = name, .kind = "GGUF", .path = file.string()};
   for (const std::string& part : gguf_parts(model.path)) {
     model.bytes += bytes_of(part);

@@ -44,17 +44,16 @@ template <class Options>
 void add_placement_options(CLI::App& c, Options& o) {
   c.add_option(
        "--gpu-memory", o.gpu_memory,
-       "cuda: GiB of the GPU's memory that the model may take, beside some 0.5 of CUDA's own; 0: all that "
-       "is free. Experts that have no room are computed by the CPU, from host memory")
+       "cuda: GiB that the model may take; 0: all that is free. The CPU computes experts that have no room")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str()
       ->group(kDeviceOptions);
   c.add_option(
        "--experts", o.experts,
-       "cuda: gpu; host:LAYERS, the experts of so many layers in host memory, computed by the CPU; host, "
-       "of all; auto, of as many as do not fit. By default gpu, with --gpu-memory auto")
+       "cuda: layers whose experts the CPU computes: gpu (none; the default), host:LAYERS, host (all) or "
+       "auto (those that do not fit; the default with --gpu-memory)")
       ->check([](const std::string& name) { return expert_placement(name, 0).status().message(); })
-      ->group(kDeviceOptions);
+      ->group(kRareOptions);
   c.add_option_function<int>(
        "--n-cpu-moe", [&o](int layers) { o.experts = fmt::format("host:{}", layers); },
        "llama.cpp's name of --experts host:LAYERS; also -ncmoe")
@@ -75,16 +74,12 @@ void add_device_options(CLI::App& c, Options& o) {
       ->capture_default_str()
       ->group(kDeviceOptions);
   c.add_option("-t,--threads", o.threads,
-               "threads of the cpu device, and of experts in host memory; 0: one per physical core, within "
-               "affinity and "
-               "cgroup quota")
+               "threads that compute on the CPU; 0: one per physical core, within affinity and cgroup quota")
       ->check(in_range(0, 1024))
       ->capture_default_str()
       ->group(kDeviceOptions);
-  c.add_option(
-       "--tp", o.tp,
-       "ranks that compute the model together, each with its part of the weights: on cuda a GPU each, "
-       "on cpu a part of the threads each")
+  c.add_option("--tp", o.tp,
+               "ranks that compute the model together: on cuda a GPU each, on cpu a part of the threads each")
       ->check(in_range(1, kMostRanks))
       ->capture_default_str()
       ->group(kDeviceOptions);

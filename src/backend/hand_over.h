@@ -6,9 +6,8 @@
 //          rows, writes `out`, then `answered` (release). The device sees `answered` (acquire) and reads
 //          `out`. The device's next hand-over comes behind that, so nobody overwrites what is still read, and
 //          one memory is enough for all layers and steps.
-// Epochs   Each hand-over has one, larger than those before (their difference is signed, so that they may
-// wrap
-//          around). One that nobody waits for any more is answered all the same, and its answer is ignored.
+// Epochs   Each hand-over has one, larger than those before; they may wrap around, since their difference is
+//          signed. One that nobody waits for any more is answered all the same, and its answer is ignored.
 #pragma once
 
 #include <atomic>

@@ -19,8 +19,7 @@
 //          last reads all logits behind another fence, and sets the count back to 0.
 // Resident No CTA waits for another: the last to arrive does the rest.
 //
-// Bytes    norm: the row, its outputs, deferred expert rows. score: the router's weights once per CTA along
-// y.
+// Bytes    norm: the row, its outputs, deferred expert rows. score: the router's weights once per CTA of y.
 //          plan: all choices once per CTA. Shared memory: 4 hidden bytes, or plan()'s counts (40 KB), or
 //          scratch.
 // Floor    latency: one or two dependent reads and a launch. The router's weights of gpt-oss are 0.4 to 1.5

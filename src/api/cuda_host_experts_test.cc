@@ -66,7 +66,7 @@ TEST_F(CudaHostExperts, AnswerAsTheGpuDoes) {
   EXPECT_GT(distance.same_first * 10, distance.first * 8);
 }
 
-// The same bits again, and from what the prefix cache has, where the GPU's do not depend on the batch.
+// Answers have the same bits again, also from the prefix cache, if the GPU's do not depend on the batch.
 TEST_F(CudaHostExperts, AnswersAreTheSameAgain) {
   Model model = open({.device = "cuda",
                       .context = 2000,

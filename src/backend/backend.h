@@ -6,6 +6,7 @@
 // surfaces once, from end_step or from sampled.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -54,6 +55,10 @@ struct ExpertPlacement {
   static constexpr int kAllLayers = -1;
   bool automatic = false;  // as many layers in host memory as do not fit on the device
   int host_layers = 0;     // else so many, or kAllLayers
+  // Layers that a model of so many leaves to the host where nothing is automatic.
+  int asked_of(int layers) const {
+    return host_layers == kAllLayers ? layers : std::min(host_layers, layers);
+  }
 };
 // From the names on the command line: gpu, auto, host (all layers) or host:LAYERS. Empty: auto where the
 // memory of the device is limited (BackendOptions::gpu_memory), else gpu.

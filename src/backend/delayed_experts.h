@@ -49,7 +49,6 @@ class DelayedExperts final : public HostExperts {
     for (int i = 0; i < rows.rows * hidden; ++i) out[i] = expected(layer, rows.normed[i]);
     return {};
   }
-  int threads() const override { return 1; }
   double bytes() const override { return 0; }
   double read_bandwidth() override { return 0; }
   std::string name() const override { return "delayed"; }

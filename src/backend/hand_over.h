@@ -24,9 +24,9 @@ namespace moesaic {
 
 struct HandOverWords {
   alignas(128) uint32_t posted = 0;    // by the device: the epoch
-  int32_t layer = 0, rows = 0;         // of it; no rows: the step has a fault, and there is nothing to do
+  int32_t layer = 0, rows = 0;         // no rows: the step has a fault, and there is nothing to do
   alignas(128) uint32_t answered = 0;  // by the host: the epoch
-  uint32_t failed = 0;                 // of it: 1, and there is no output
+  uint32_t failed = 0;                 // 1: there is no output
 };
 
 // Places in the memory that both reach.
@@ -37,9 +37,9 @@ struct HandOver {
   float* weights = nullptr;  // [rows, top_k]
   float* out = nullptr;      // [rows, hidden]
 };
-// Of at most so many rows.
+// Bytes of memory for hand-overs of at most so many rows.
 size_t hand_over_bytes(int rows, int hidden, int top_k);
-// memory: of so many bytes, all zero, aligned to 128 of them.
+// memory: hand_over_bytes() of them, all zero, aligned to 128.
 HandOver hand_over_in(std::byte* memory, int rows, int hidden, int top_k);
 
 // The host's side: a thread that computes what is handed over. It polls while there is something to come, and
@@ -48,7 +48,7 @@ HandOver hand_over_in(std::byte* memory, int rows, int hidden, int top_k);
 // Thread-safety: expect() and forget() may be called from one thread at a time.
 class HandOverServer {
  public:
-  // Both outlive the server; nobody else uses the experts meanwhile.
+  // The memory and the experts outlive the server, and nobody else uses the experts meanwhile.
   HandOverServer(const HandOver& at, HostExperts& experts);
   // Finishes the hand-over that it is at. No device may wait any more.
   ~HandOverServer();
@@ -57,7 +57,7 @@ class HandOverServer {
 
   // Hand-overs up to this epoch will come. Call it before the device may post the first of them.
   void expect(uint32_t last_epoch);
-  // What was expected and has not come will not come: a step failed, and nothing of it runs any more.
+  // A step failed, and nothing of it runs any more: its hand-overs that have not come will not come.
   void forget();
   // Why hand-overs failed since the last call.
   Status failure();
@@ -76,7 +76,7 @@ class HandOverServer {
   std::condition_variable wanted_;
   std::atomic<uint32_t> last_;  // is written under mutex_
   std::atomic<bool> ended_{false};
-  uint32_t seen_;  // of the server's thread: the epoch that it has answered last
+  uint32_t seen_;  // the epoch that the server's thread has answered last
   Status failure_;
   std::thread thread_;
 };

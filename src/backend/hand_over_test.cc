@@ -21,7 +21,7 @@ class Line {
   // Epochs are larger than this one.
   explicit Line(DelayedExperts& experts, uint32_t before = 0) : server_(begun(at_, before), experts) {}
 
-  // As hand_over.cu does it, and take_back behind it. False: the answer says that it failed, or is wrong.
+  // Does what hand_over.cu's kernels do. False: the answer says that it failed, or is wrong.
   bool exchange(uint32_t epoch, int layer, int rows) {
     for (int i = 0; i < rows * kHidden; ++i) at_.normed[i] = static_cast<float>(epoch % 1024) + i;
     for (int i = 0; i < rows * kTopK; ++i) at_.ids[i] = i, at_.weights[i] = 1;
@@ -107,7 +107,7 @@ TEST(HandOver, AFailureIsAnAnswer) {
   EXPECT_TRUE(line.server().failure().ok());
 }
 
-// Behind a fault there are no rows: the experts are not asked.
+// A step with a fault hands over no rows, and the experts are not asked.
 TEST(HandOver, WithoutRowsThereIsNothingToDo) {
   DelayedExperts experts(5);
   Line line(experts);
@@ -122,7 +122,7 @@ double cpu_seconds() {
   return static_cast<double>(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
          static_cast<double>(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
 }
-// Of so much time, the CPU's.
+// The CPU's part of so much time.
 double share_of_cpu() {
   constexpr double kSeconds = 0.3;
   const double before = cpu_seconds();

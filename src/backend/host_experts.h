@@ -31,14 +31,14 @@ class HostExperts {
   // it. Fails with one line for a damaged tensor or for lack of memory. name: of the layer, for that.
   virtual Result<int> add(const LayerShape& shape, const LayerWeights& weights, const LayerAdapter& adapter,
                           const std::string& name) = 0;
-  // After the last layer: working memory; measures how weights are read best, if nothing is kept.
+  // Call it after the last layer. Takes working memory, and measures how weights are read best, if no earlier
+  // measurement is kept.
   virtual Status ready() = 0;
   // out [rows, hidden] = the weighted sums of the experts' outputs. An id that is none of an expert is an
   // error, and so is a lack of memory.
   virtual Status run(int layer, const RoutedRows& rows, float* out) = 0;
 
-  virtual int threads() const = 0;
-  virtual double bytes() const = 0;      // of the packed weights
+  virtual double bytes() const = 0;      // the packed weights' size
   virtual double read_bandwidth() = 0;   // GB/s that decoding can read them with
   virtual std::string name() const = 0;  // "cpu (avx512, 15 threads)"
 };

@@ -1,4 +1,4 @@
-// Where the experts' weights of each layer are, for backends that can leave some layers' to the host.
+// Says which layers' experts are in host memory. Backends have it that can leave experts to the host.
 #pragma once
 
 #include <vector>
@@ -18,7 +18,7 @@ class HostPlacement {
   virtual void place(int host_layers) = 0;
   virtual bool placed() const = 0;
   virtual int host_layers() const = 0;  // 0 until they are placed
-  // What they take of the host's memory.
+  // The host's memory that those layers' experts take.
   virtual std::vector<MemoryPart> host_memory(const ModelConfig& config,
                                               const ModelWeights& weights) const = 0;
   // Once a model is loaded: "cpu (avx512, 15 threads)", and GB/s at which it can read experts. Empty and 0:

@@ -1,4 +1,4 @@
-// What a thread does between two looks at a word that another one will write.
+// A thread calls pause_cpu() between two looks at a word that another one will write.
 #pragma once
 
 namespace moesaic {

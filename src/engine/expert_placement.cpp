@@ -44,8 +44,7 @@ Status place_experts(const KvDemand& demand, const ModelConfig& config, const Mo
   if (placement == nullptr) return {};
   const ExpertPlacement& asked = placement->asked();
   if (!asked.automatic) {
-    const bool all = asked.host_layers == ExpertPlacement::kAllLayers;
-    placement->place(all ? config.layers : std::min(asked.host_layers, config.layers));
+    placement->place(asked.asked_of(config.layers));
     return check_host_memory(config, weights, *placement);
   }
   for (int layers = 0; layers <= config.layers; ++layers) {

@@ -8,13 +8,13 @@
 
 namespace moesaic {
 
-// As the backend was asked to (BackendOptions::experts): so many layers, or as many as do not fit on its
-// device beside the rest and a cache of this demand. Nothing happens on other backends. Fails if the host has
-// too little memory.
+// Places experts as the backend was asked to (BackendOptions::experts): those of so many layers, or of as
+// many as do not fit on its device beside the rest and a cache of this demand. Backends without
+// host_placement() are left alone. Fails if the host has too little memory.
 Status place_experts(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                      Backend& backend);
 
-// What is to fit where nobody said how long contexts are to be, or how many: a request of some length.
+// The demand, with one request of some 8,192 tokens where nobody said how many there are or how long.
 KvDemand least_demand(KvDemand demand, const ModelConfig& config);
 
 // "experts of layers 11 to 23 (13 of 24) in host memory, 6.9 GB"; empty: all are on the device.

@@ -11,25 +11,14 @@
 
 #include "engine/engine.h"
 #include "model/random_model.h"
+#include "model/small_config_test.h"
 
 namespace moesaic {
 
 class SmallModelTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    config_ = {.name = "test",
-               .layers = 2,
-               .hidden = 96,
-               .intermediate = 96,
-               .heads = 4,
-               .kv_heads = 2,
-               .head_dim = 32,
-               .experts = 6,
-               .experts_per_token = 4,
-               .vocab = 300,
-               .window = 128,
-               .sliding = {true, false},
-               .max_context = 2048};
+    config_ = small_config(2);
     backend_ = create_backend(GetParam(), {.threads = 2, .max_rows = 64}).value();
     ASSERT_TRUE(backend_->load(config_, make_random_model(config_, {}), {}).ok());
   }

@@ -199,10 +199,10 @@ TEST(MaskThreads, ClientsTakeTurnsBySlices) {
   const auto other =
       std::make_shared<NextMask>(cache.matcher(AnswerGrammar::compile({.json_schema = "{}"}).value()), "b");
   {
-    MaskThreads thread(1);
-    for (int i = 0; i < 4; ++i) thread.compute(costly.emplace_back(costly_mask(cache, i, "a")));
-    thread.compute(other);
-    thread.wait_until(*other, std::chrono::steady_clock::now() + std::chrono::minutes(1));
+    MaskThreads threads(1);
+    for (int i = 0; i < 4; ++i) threads.compute(costly.emplace_back(costly_mask(cache, i, "a")));
+    threads.compute(other);
+    threads.wait_until(*other, std::chrono::steady_clock::now() + std::chrono::minutes(1));
     EXPECT_TRUE(other->ready);
     EXPECT_TRUE(other->status.ok());
     for (const auto& mask : costly) EXPECT_FALSE(mask->ready);
@@ -219,15 +219,15 @@ TEST(MaskThreads, ClientsOfOneGrammarTakeTurns) {
   const auto other = std::make_shared<NextMask>(costly->matcher, "b");
   other->matcher = cache.matcher(
       AnswerGrammar::compile({.gbnf = "root ::= " + repeated(3000, "[a-z]?", " [a-z]?")}).value());
-  MaskThreads thread(1);
-  thread.compute(costly);
-  thread.compute(other);
-  thread.wait_until(*other, std::chrono::steady_clock::now() + std::chrono::minutes(1));
+  MaskThreads threads(1);
+  threads.compute(costly);
+  threads.compute(other);
+  threads.wait_until(*other, std::chrono::steady_clock::now() + std::chrono::minutes(1));
   EXPECT_TRUE(other->ready);
   EXPECT_FALSE(costly->ready) << costly->status.message();
 }
 
-// Several threads, with masks of the same grammars among them: what one thread finds.
+// Several threads find the masks that one thread finds, also those of one grammar.
 TEST(MaskThreads, SeveralFindTheSame) {
   const Tokenizer tokenizer = small::tokenizer();
   MaskCache cache(tokenizer);

@@ -59,7 +59,8 @@ class TokenMasks {
   static constexpr uint64_t kMaskWork = 200'000, kMostWork = 2'000'000;
   // See full(). Behind kWalkBytes nothing but single bytes is looked at.
   static constexpr size_t kFullBytes = 16 << 20, kWalkBytes = 24 << 20, kMostBytes = 32 << 20;
-  // Of all grammars together: of each at least the least, at most kFullBytes and kMostKept masks.
+  // All grammars together have kAllBytes and keep kAllKept masks, divided evenly; each has the least ones at
+  // least, and at most kFullBytes and kMostKept.
   static constexpr size_t kAllBytes = 512 << 20, kLeastBytes = 512 << 10;
   static constexpr size_t kAllKept = 20'480, kLeastKept = 16, kMostKept = 512;
 

@@ -8,24 +8,17 @@
 #include "core/rank_share.h"
 #include "model/forward.h"
 #include "model/random_model.h"
+#include "model/small_config_test.h"
 
 namespace moesaic {
 namespace {
 
 ModelConfig config_of(int kv_heads) {
-  return {.name = "test",
-          .layers = 2,
-          .hidden = 288,        // nine units of 32: the shares differ
-          .intermediate = 352,  // eleven
-          .heads = 2 * kv_heads,
-          .kv_heads = kv_heads,
-          .head_dim = 32,
-          .experts = 6,
-          .experts_per_token = 4,
-          .vocab = 301,
-          .window = 128,
-          .sliding = {true, false},
-          .max_context = 2048};
+  ModelConfig config = small_config(2);
+  config.hidden = 288, config.intermediate = 352;  // nine and eleven units of 32: the shares differ
+  config.heads = 2 * kv_heads, config.kv_heads = kv_heads;
+  config.vocab = 301;
+  return config;
 }
 
 struct Setting {

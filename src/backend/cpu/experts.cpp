@@ -16,7 +16,7 @@ void ExpertOps::take_all(int rows) {
   work_.permuted_rows.clear();
 }
 
-// By the tokens of an expert, on the mean.
+// Experts have few or many tokens on the mean, for which weights are read in different ways.
 RunTuning ExpertOps::runs() const {
   return p_.chosen.tuning.runs_for(std::ssize(work_.rows) / std::max<int64_t>(1, std::ssize(work_.active)));
 }

@@ -38,7 +38,6 @@ class CpuHostExperts final : public HostExperts {
                   const std::string& name) override;
   Status ready() override;
   Status run(int layer, const RoutedRows& rows, float* out) override;
-  int threads() const override { return pool_.threads(); }
   double bytes() const override;
   double read_bandwidth() override;
   std::string name() const override {

@@ -50,7 +50,7 @@ class Products {
   std::vector<Workspace> workspaces;
   std::vector<Workspace> adapter_workspaces;  // for a second tile beside a product's own
   std::vector<float> lowered;                 // [rows, rank] of an adapter, or of its permuted rows
-  ActRows low_act;                            // what an adapter's matrices meet
+  ActRows low_act;                            // the activations of an adapter's matrices
 
  private:
   MoePath moe_path_;

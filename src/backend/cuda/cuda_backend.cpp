@@ -149,11 +149,9 @@ std::vector<MemoryPart> CudaBackend::host_memory(const ModelConfig& config,
            MemoryKind::kWorkspace}};
 }
 
-// Where nobody has chosen, as in programs that load a model without a plan: what asks for no choice.
+// Programs that load a model without a plan get what was asked for. Without a plan nothing is automatic.
 void CudaBackend::place_as_asked(int layers) {
-  const ExpertPlacement& asked = options_.experts;
-  if (placed() || asked.automatic) return;
-  place(asked.host_layers == ExpertPlacement::kAllLayers ? layers : std::min(asked.host_layers, layers));
+  if (!placed() && !options_.experts.automatic) place(options_.experts.asked_of(layers));
 }
 
 Result<std::unique_ptr<HostExperts>> CudaBackend::make_host_experts() const {

@@ -142,7 +142,7 @@ SpanScratch CudaBackend::span_scratch() {
           .arrivals = spans_.as<int>()};
 }
 
-// What the projection takes. Ranks gather plain rows.
+// The rows that the projection takes. Ranks gather plain ones.
 Attended CudaBackend::attended(const Layer& layer) const {
   if (!ranks_.alone()) return {.data = attended_.as<void>(), .rows = shape_.rows};
   return attended_in(layer, shape_.rows, attended_.as<void>(), linear_setup());
@@ -154,9 +154,8 @@ void CudaBackend::attend(int index) {
   const double keys = sliding ? window_keys_ : keys_, cached = sliding ? window_cached_ : cached_;
   timed(kAttend, cached * 2 * kv_element_bytes() * layer.shape.kv_size(), keys * 4 * layer.shape.q_size(),
         [&]() -> Status {
-          const Attended out = ranks_.alone()
-                                   ? attended(layer)
-                                   : Attended{.data = attended_part_.as<void>(), .rows = shape_.rows};
+          Attended out = attended(layer);
+          if (!ranks_.alone()) out.data = attended_part_.as<void>();
           Attention p = attention_of(layer, q_.as<__nv_bfloat16>(), input(at_.pages), out);
           p.sliding = sliding;
           if (shape_.prefill_tiles > 0) {
@@ -286,7 +285,7 @@ Status CudaBackend::end_step() {
   return fault_of(*pinned_fault_.as<int>());
 }
 
-// Of a step that was not launched whole, hand-overs may not come.
+// The hand-overs of a step that was not launched whole may not come.
 Status CudaBackend::abandoned(const Status& status) {
   if (host_.experts() != nullptr && wait_(stream_, "step").ok()) static_cast<void>(host_.forget());
   return status;

@@ -44,7 +44,7 @@ class HostExchange {
   std::unique_ptr<HostExperts> experts_;
   PinnedBuffer memory_;
   DeviceBuffer arrived_;
-  HostLayer layer_;  // what is the same of all hand-overs
+  HostLayer layer_;  // has what all hand-overs have in common
   int layers_ = 0;
   uint32_t steps_ = 0;
   std::unique_ptr<HandOverServer> server_;

@@ -20,7 +20,7 @@ struct Attended {
   int rows = 0;
   int tile = 0;
 };
-// Where attention leaves its rows for the projection: in setup.tiles if it takes tiles, else in `plain`.
+// The place in which attention leaves its rows: setup.tiles if the projection takes tiles, else `plain`.
 Attended attended_in(const Layer& layer, int rows, void* plain, const LinearSetup& setup);
 // The row tiles are left to the caller.
 Attention attention_of(const Layer& layer, const __nv_bfloat16* q, const int32_t* pages, const Attended& out);

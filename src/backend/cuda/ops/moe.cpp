@@ -119,19 +119,13 @@ Status Moe::run_on_host(const LoadedModel& model, int index, const Norm& norm, H
                         const RouterTrace& trace, cudaStream_t stream) {
   const Router scores = router_of(model, index, norm.rows, router_logits_.as<float>());
   const Route routing = routing_of(experts(model, index), norm.rows, kSlabRows, scores.logits, scratch_);
-  Norm normed = norm;
-  normed.out_f32 = normed_f32_.as<float>();
-  RETURN_IF_ERROR(cuda::norm(normed, stream));
-  RETURN_IF_ERROR(router(scores, stream));
+  RETURN_IF_ERROR(score_normed(norm, scores, stream));
   if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
   RETURN_IF_ERROR(top_k(routing, stream));
-  return host.run(index - model.host_from,
-                  {.normed = normed.out_f32,
-                   .ids = routing.ids,
-                   .weights = routing.weights,
-                   .x = norm.x,
-                   .rows = norm.rows},
-                  stream);
+  return host.run(
+      index - model.host_from,
+      {.normed = scores.x, .ids = routing.ids, .weights = routing.weights, .x = norm.x, .rows = norm.rows},
+      stream);
 }
 
 Status Moe::score_rows(const LoadedModel& model, int index, const Norm& norm, const Target& target,
@@ -161,9 +155,12 @@ Status Moe::run_scores(const RouterConfig& config, const Norm& norm, Router scor
     if (norm.deferred.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
     return score(norm, scores, stream);
   }
-  Norm normed = norm;
-  normed.out_f32 = normed_f32_.as<float>();
-  RETURN_IF_ERROR(cuda::norm(normed, stream));
+  return score_normed(norm, scores, stream);
+}
+
+Status Moe::score_normed(Norm norm, const Router& scores, cudaStream_t stream) const {
+  norm.out_f32 = normed_f32_.as<float>();
+  RETURN_IF_ERROR(cuda::norm(norm, stream));
   return router(scores, stream);
 }
 

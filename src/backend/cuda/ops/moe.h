@@ -39,7 +39,7 @@ class Moe {
   Result<DeferredResidual> run(const LoadedModel& model, int layer, const Norm& norm,
                                const MoeKernelConfig& kernel_config, const Target& target,
                                const RouterTrace& trace, cudaStream_t stream);
-  // The same of a layer whose experts the host has; nothing is deferred.
+  // The same for a layer whose experts the host has; nothing is deferred.
   Status run_on_host(const LoadedModel& model, int layer, const Norm& norm, HostExchange& host,
                      const RouterTrace& trace, cudaStream_t stream);
   // run() in two parts: the router's logits [rows, experts] of normed rows, and what comes after them.
@@ -62,6 +62,7 @@ class Moe {
                     cudaStream_t stream);
   Status run_choose(const Norm& norm, const Router& scores, const Route& routing, cudaStream_t stream) const;
   Status run_scores(const RouterConfig& config, const Norm& norm, Router scores, cudaStream_t stream) const;
+  Status score_normed(Norm norm, const Router& scores, cudaStream_t stream) const;
   Router router_of(const LoadedModel& model, int layer, int rows, float* logits) const;
   Status trace_router(const ModelConfig& config, int layer, int rows, const RouterTrace& trace,
                       cudaStream_t stream);

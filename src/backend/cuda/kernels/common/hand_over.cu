@@ -27,7 +27,7 @@ namespace moesaic::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kCtas = 16;  // whose loads fill PCIe; each of them polls
+constexpr int kCtas = 16;  // their loads fill PCIe; each of them polls
 
 __device__ __forceinline__ uint32_t epoch_of(const HostLayer& p) {
   return static_cast<uint32_t>(*p.epoch + p.index);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) hand_over_kernel(const HostLayer p) 
   st_release_system(&p.at.words->posted, epoch_of(p));
 }
 
-// By one thread. False: there is no output, and the fault says why.
+// One thread waits. False: there is no output, and the fault says why.
 __device__ bool wait_for_host(const HostLayer& p) {
   if (has_fault(p)) return false;
   const uint32_t epoch = epoch_of(p);

@@ -10,7 +10,7 @@ namespace moesaic::cuda {
 // The index-th hand-over of a step. Both kernels get the same.
 struct HostLayer {
   HandOver at;                     // memory of the host that the device reaches
-  const int32_t* epoch = nullptr;  // of the step's first hand-over
+  const int32_t* epoch = nullptr;  // the epoch of the step's first hand-over
   int index = 0;
   int layer = 0;  // as the host's experts know it
   int rows = 0, hidden = 0, top_k = 0;

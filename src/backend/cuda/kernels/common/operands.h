@@ -33,7 +33,7 @@ struct ActivationRow {
     place = row % tile;
     first = (static_cast<int64_t>(row - place) * (cols / 64) + place) * 64;
   }
-  // Of chunk q of 32 columns, in tiles.
+  // The place of chunk q of 32 columns. The row must be in tiles.
   __host__ __device__ constexpr int64_t chunk(int block, int q) const {
     return first + static_cast<int64_t>(block / 2 * tile) * 64 + chunk_place(block % 2 * 4 + q, place) * 8;
   }

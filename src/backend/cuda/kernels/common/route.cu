@@ -122,7 +122,7 @@ struct PairShare {
   int begin, end;
   int* others;
 };
-// With as many threads as the CTA has. `others` is complete behind the next barrier.
+// All threads of the CTA count. `others` is complete behind the next barrier.
 __device__ void count_others(const Route& p, const PairShare& share) {
   constexpr int kAhead = 8;
   const int pairs = p.rows * p.top_k, step = static_cast<int>(blockDim.x);
@@ -201,8 +201,8 @@ __device__ void plan(const Route& p, const int* ids, const PairShare& share, int
   });
 }
 
-// Of many pairs each CTA counts all, and places its own.
-constexpr int kPlannedPairs = 1024;  // of a CTA
+// Each CTA counts all pairs, if they are many, and places its own.
+constexpr int kPlannedPairs = 1024;  // a CTA's own
 __global__ void __launch_bounds__(1024) plan_kernel(const Route p, int warps) {
   extern __shared__ int plan_counts[];  // [warps][experts], [2][experts] of others, then scratch
   int* const others = plan_counts + warps * p.experts;

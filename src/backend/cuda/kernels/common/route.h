@@ -28,7 +28,7 @@ struct Norm {
   const float* weight = nullptr;
   void* out = nullptr;  // [rows, hidden] BF16, or F16
   bool bf16 = true;
-  int out_tile = 0;          // of norm() alone: the tile in which out stands (ActivationRow in operands.h)
+  int out_tile = 0;  // norm() alone takes it: the tile in which out stands (ActivationRow in operands.h)
   float* out_f32 = nullptr;  // the same without the factor; may be null
   DeferredResidual deferred = {};
   int* fault = nullptr;  // `code` is left here if a row is not finite and nothing stands there yet

@@ -91,7 +91,7 @@ TEST(HandOverKernels, RowsGoAndComeBack) {
   EXPECT_EQ(device.fault(), 0);
 }
 
-// With delays on either side. On a machine that is busy otherwise there are fewer steps.
+// Both sides are delayed at random. A machine that is busy otherwise gets through fewer steps.
 TEST(HandOverKernels, NoneIsLost) {
   constexpr int kSteps = 25'000, kLayers = 4;
   Device device;
@@ -106,7 +106,7 @@ TEST(HandOverKernels, NoneIsLost) {
   EXPECT_EQ(device.fault(), 0);
 }
 
-// What has a fault already goes on to its end, and nothing is computed.
+// A step that has a fault already goes on to its end, and nothing is computed.
 TEST(HandOverKernels, AFaultHandsNothingOver) {
   Device device;
   device.begin_step(2);

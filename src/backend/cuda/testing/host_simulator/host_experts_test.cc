@@ -10,6 +10,7 @@
 #include "backend/host_placement.h"
 #include "model/forward.h"
 #include "model/random_model.h"
+#include "model/small_config_test.h"
 
 namespace moesaic::cuda {
 namespace {
@@ -17,22 +18,6 @@ namespace {
 constexpr int kLayers = 3, kPages = 12, kMaxRows = 32;
 // Experts on the device take 16-bit activations, those on the host 8-bit ones.
 constexpr double kTolerance = 0.03;
-
-ModelConfig config() {
-  return {.name = "test",
-          .layers = kLayers,
-          .hidden = 96,
-          .intermediate = 96,
-          .heads = 4,
-          .kv_heads = 2,
-          .head_dim = 32,
-          .experts = 6,
-          .experts_per_token = 4,
-          .vocab = 300,
-          .window = 128,
-          .sliding = {true, false, true},
-          .max_context = 2048};
-}
 
 class Model {
  public:
@@ -95,7 +80,7 @@ class Model {
   const ModelWeights& weights() const { return weights_; }
 
  private:
-  ModelConfig config_ = config();
+  ModelConfig config_ = small_config(kLayers);
   ModelWeights weights_ = make_random_model(config_, {});
   std::unique_ptr<Backend> backend_;
   std::vector<int> contexts_;
@@ -164,7 +149,7 @@ TEST(HostExpertsOnCuda, CanBeLoadedAgain) {
 
 // Who loads a model without a plan gets what was asked for.
 TEST(HostExpertsOnCuda, ArePlacedAsAskedFor) {
-  const ModelConfig c = config();
+  const ModelConfig c = small_config(kLayers);
   const ModelWeights weights = make_random_model(c, {});
   for (const auto& [asked, layers] :
        {std::pair{2, 2}, {99, kLayers}, {ExpertPlacement::kAllLayers, kLayers}}) {

@@ -25,7 +25,7 @@ struct Problem {
       for (float& v : *values) v = normal(random);
     }
   }
-  // Logits of rows first .. first + count - 1, run together.
+  // Runs rows first .. first + count - 1 together, and returns their logits.
   std::vector<float> logits(int first, int count) const {
     std::vector<float> out(static_cast<size_t>(count + 1) * experts, NAN);
     const Status status = router({.x = x.data() + static_cast<size_t>(first) * hidden,

@@ -18,7 +18,7 @@ struct Listed {
 };
 constexpr int kUntouched = -77;
 
-// That `ids` is grouped by expert in the order of rows, in work tiles of at most `tile`.
+// Expects `ids` to be grouped by expert in the order of rows, in work tiles of at most `tile`.
 void expect_grouped(const Listed& listed, const std::vector<int32_t>& ids, int top_k, int experts, int tile) {
   int next = 0;
   size_t work_tile = 0;

@@ -113,7 +113,8 @@ Result<std::string> get_model(const std::string& name, const GetOptions& options
 Result<std::string> get_if_absent(const std::string& name) {
   const auto parsed = repository_name(name);
   if (!parsed)
-    return error(StatusCode::kUsage, "-hf: '{}' is not OWNER/NAME or OWNER/NAME:QUANTISATION", name);
+    return error(StatusCode::kUsage, "-hf: '{}' is not OWNER/NAME, OWNER/NAME:QUANTISATION or their address",
+                 name);
   if (find_model(name, {.hub = model_places().hub}).ok()) return name;
   ASSIGN_OR_RETURN(const std::string path, get_model(name, {.usual = true}));
   // The server tells this name. It has the file if there may be several quantisations.

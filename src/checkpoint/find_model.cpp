@@ -142,8 +142,17 @@ std::optional<Result<std::string>> in_lm_studio(const RepositoryName& name,
   return {};
 }
 
+std::optional<Result<std::string>> in_ollama(const std::string& name, const ModelPlaces& places) {
+  const auto models = find_ollama(name, places.ollama);
+  return models.empty() ? std::nullopt : std::optional(one_of(models, name));
+}
+
 // Finds the model that a name means; nothing if no model here has the name.
 std::optional<Result<std::string>> by_name(const std::string& name, const ModelPlaces& places) {
+  // So Ollama names what it has from Hugging Face.
+  if (name.starts_with("hf.co/") || name.starts_with("huggingface.co/")) {
+    if (auto found = in_ollama(name, places)) return found;
+  }
   if (const auto repository = repository_name(name)) {
     const fs::path folder = fs::path(places.hub) / hub_folder(repository->repository);
     if (!places.hub.empty() && is_folder(folder)) {
@@ -151,8 +160,7 @@ std::optional<Result<std::string>> by_name(const std::string& name, const ModelP
     }
     if (auto found = in_lm_studio(*repository, places.lm_studio)) return found;
   }
-  if (const auto models = find_ollama(name, places.ollama); !models.empty()) return one_of(models, name);
-  return {};
+  return in_ollama(name, places);
 }
 
 bool may_be_manifest(const std::string& path) {

@@ -17,7 +17,8 @@ namespace moesaic {
 //   a store of Ollama, a manifest in it or a folder of manifests, with one model: its blob
 // A name that is not a path is looked for, in this order, as
 //   owner/name[:QUANTISATION] and owner/name/file.gguf in the Hugging Face cache and in LM Studio's folders
-//   model:tag, owner/model:tag and HOST/owner/model:tag in Ollama's stores
+//   model:tag, owner/model:tag and HOST/owner/model:tag in Ollama's stores, or its page on ollama.com
+// hf.co/owner/name is first looked for in Ollama's stores, which know what they have from there by that name.
 // GGUF models of another architecture do not count where there are several. Anything else is an error of one
 // line that says what is there, the nearest name, and the command that gets the model. For a folder with
 // nothing but a LoRA adapter, it says which model the adapter is for.

@@ -176,15 +176,6 @@ std::string beside_it(const fs::path& path) {
   return found.empty() || path.parent_path().empty() ? "" : (path.parent_path() / found).string();
 }
 
-// The name to get from Hugging Face: the name itself if it is a repository's, else the published model that
-// it is nearest to. Empty if it is near to none.
-std::string published(const std::string& name) {
-  if (repository_name(name)) return name;
-  std::string plain = name;
-  std::ranges::replace(plain, ':', '-');  // as Ollama has it
-  return nearest_of(plain, {"openai/gpt-oss-20b", "openai/gpt-oss-120b"});
-}
-
 }  // namespace
 
 std::string architecture_of(const std::string& path) {
@@ -220,6 +211,13 @@ std::vector<FoundModel> models_here(const ModelPlaces& places) {
   add_all(std::move(found), kFolder, all);
   std::ranges::sort(all, {}, [](const FoundModel& m) { return std::tie(m.place, m.name); });
   return all;
+}
+
+std::string published(const std::string& name) {
+  if (repository_name(name)) return name;
+  std::string plain = name;
+  std::ranges::replace(plain, ':', '-');  // as Ollama has it
+  return nearest_of(plain, {"openai/gpt-oss-20b", "openai/gpt-oss-120b"});
 }
 
 std::string hint_for(const std::string& name, const ModelPlaces& places) {

@@ -31,6 +31,10 @@ std::vector<FoundModel> models_here(const ModelPlaces& places);
 // that gets the model that was probably meant.
 std::string hint_for(const std::string& name, const ModelPlaces& places);
 
+// The repository of Hugging Face that a name means: the name itself if it is a repository's, else the
+// published model that it is nearest to. Empty if it is near to none.
+std::string published(const std::string& name);
+
 // general.architecture of a GGUF file, model_type of a folder's config.json; empty where there is none.
 std::string architecture_of(const std::string& path);
 // True if the name is that of gpt-oss's architecture.

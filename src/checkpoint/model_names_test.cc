@@ -58,6 +58,33 @@ TEST(RepositoryNames, Parse) {
   EXPECT_EQ(repository_of(hub_folder("a/b-c")), "a/b-c");
 }
 
+TEST(RepositoryNames, Addresses) {
+  const auto text = [](const std::string& name) {
+    const auto n = repository_name(name);
+    if (!n) return std::string("none");
+    return n->repository + (n->tag.empty() ? "" : ":" + n->tag) + (n->file.empty() ? "" : "/" + n->file);
+  };
+  for (const std::string host :
+       {"https://huggingface.co/", "http://huggingface.co/", "https://hf.co/", "huggingface.co/",
+        "https://www.huggingface.co/", "hf.co/", "HTTPS://HuggingFace.co/"}) {
+    for (const char* end : {"", "/", "/tree/main", "/tree/main/", "?library=transformers", "#usage"})
+      EXPECT_EQ(text(host + "openai/gpt-oss-20b" + end), "openai/gpt-oss-20b") << host << end;
+    for (const char* kind : {"/", "/blob/main/", "/resolve/main/"}) {
+      EXPECT_EQ(text(host + "a/b" + kind + "c.gguf"), "a/b/c.gguf") << host << kind;
+      EXPECT_EQ(text(host + "a/b" + kind + "Q8/c.gguf?download=true"), "a/b/Q8/c.gguf") << host << kind;
+    }
+    EXPECT_EQ(text(host + "a/b:Q8_0"), "a/b:Q8_0");
+    EXPECT_EQ(text(host + "a/b/tree/main/Q8_0"), "a/b:Q8_0");
+    for (const char* none : {"", "a", "a/b/tree/v2", "a/b/blob/main/README.md", "a/b/resolve/main/../c.gguf",
+                             "a/b/discussions/1", "datasets/a/b", "../a/b", "a/b/tree/main/x/y",
+                             "a/b/tree/main2", "a/b/tree/main//x"})
+      EXPECT_EQ(text(host + none), "none") << host << none;
+  }
+  for (const char* none : {"https://example.com/a/b", "https://huggingface.co.example/a/b", "https://a/b",
+                           "ftp://hf.co/a/b", "https://huggingface.co@example.com/a/b"})
+    EXPECT_EQ(text(none), "none") << none;
+}
+
 class Stores : public testing::Test {
  protected:
   Stores() { fs::create_directories(root_); }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file_cache.h"
+#include "base/nearest.h"
 #include "checkpoint/json.h"
 
 namespace moesaic {
@@ -74,6 +75,60 @@ bool is_name(std::string_view name) {
          name.find("..") == std::string_view::npos;
 }
 
+// owner/name and what of it, in the hub's own addresses or not.
+std::optional<RepositoryName> plain_repository_name(std::string_view name) {
+  const size_t slash = name.find('/');
+  if (slash == std::string_view::npos) return {};
+  const size_t end = std::min(name.size(), name.find_first_of("/:", slash + 1));
+  RepositoryName out{.repository = std::string(name.substr(0, end))};
+  if (!is_name(name.substr(0, slash)) || !is_name(name.substr(slash + 1, end - slash - 1)) ||
+      out.repository.ends_with(".gguf"))
+    return {};
+  if (end == name.size()) return out;
+  const std::string_view rest = name.substr(end + 1);
+  if (name[end] == ':') {
+    out.tag = rest;
+    return is_name(rest) ? std::optional(out) : std::nullopt;
+  }
+  out.file = rest;
+  return stays_inside(rest) && rest.ends_with(".gguf") ? std::optional(out) : std::nullopt;
+}
+
+// What stands behind the hub's address; nothing if the name does not begin with it.
+std::optional<std::string_view> behind_address(std::string_view name) {
+  const std::string small = lower_case(name);
+  std::string endpoint = lower_case(environment("HF_ENDPOINT"));
+  while (endpoint.ends_with('/')) endpoint.pop_back();
+  endpoint += '/';
+  if (endpoint.size() > 1 && small.starts_with(endpoint)) return name.substr(endpoint.size());
+  size_t start = 0;
+  for (const std::string_view scheme : {"https://", "http://"}) {
+    if (small.starts_with(scheme)) start = scheme.size();
+  }
+  for (const std::string_view host : {"huggingface.co/", "www.huggingface.co/", "hf.co/"}) {
+    if (std::string_view(small).substr(start).starts_with(host)) return name.substr(start + host.size());
+  }
+  return {};
+}
+
+// A page of the hub about a repository, by what stands behind the hub's address. Only the branch main is got.
+std::optional<RepositoryName> repository_of_page(std::string_view page) {
+  page = page.substr(0, page.find_first_of("?#"));
+  while (page.ends_with('/')) page.remove_suffix(1);
+  for (const std::string_view kind : {"/tree/main", "/blob/main", "/resolve/main"}) {
+    const size_t at = page.find(kind);
+    if (at == std::string_view::npos) continue;
+    const std::string repository(page.substr(0, at));
+    const std::string_view rest = page.substr(at + kind.size());
+    if (rest.empty()) return plain_repository_name(repository);
+    if (rest.front() != '/') return {};
+    const bool folder = kind == "/tree/main";
+    return plain_repository_name(repository +
+                                 (folder ? ":" + std::string(rest.substr(1)) : std::string(rest)));
+  }
+  return plain_repository_name(page);
+}
+
 }  // namespace
 
 std::string environment(const char* name) {
@@ -128,21 +183,8 @@ bool stays_inside(std::string_view path, size_t most_name) {
 }
 
 std::optional<RepositoryName> repository_name(std::string_view name) {
-  const size_t slash = name.find('/');
-  if (slash == std::string_view::npos) return {};
-  const size_t end = std::min(name.size(), name.find_first_of("/:", slash + 1));
-  RepositoryName out{.repository = std::string(name.substr(0, end))};
-  if (!is_name(name.substr(0, slash)) || !is_name(name.substr(slash + 1, end - slash - 1)) ||
-      out.repository.ends_with(".gguf"))
-    return {};
-  if (end == name.size()) return out;
-  const std::string_view rest = name.substr(end + 1);
-  if (name[end] == ':') {
-    out.tag = rest;
-    return is_name(rest) ? std::optional(out) : std::nullopt;
-  }
-  out.file = rest;
-  return stays_inside(rest) && rest.ends_with(".gguf") ? std::optional(out) : std::nullopt;
+  if (const auto page = behind_address(name)) return repository_of_page(*page);
+  return plain_repository_name(name);
 }
 
 std::string hub_folder(std::string repository) {

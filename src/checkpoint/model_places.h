@@ -32,7 +32,10 @@ std::vector<std::string> names_in(const std::filesystem::path& folder);
 // At most eight names of them in a line.
 std::string listed(const std::vector<std::string>& names);
 
-// owner/name of a repository, and what of it: "owner/name", "owner/name:Q8_0", "owner/name/sub/file.gguf".
+// owner/name of a repository, and what of it: "owner/name", "owner/name:Q8_0", "owner/name/sub/file.gguf"; or
+// such a name behind the hub's address (https://huggingface.co/, hf.co/, that of HF_ENDPOINT), and the
+// addresses of its pages: owner/name/tree/main, tree/main/Q8_0, blob/main/file.gguf and
+// resolve/main/file.gguf.
 struct RepositoryName {
   std::string repository;  // owner/name, as Hugging Face has them
   std::string tag;         // a quantisation, or empty

@@ -107,6 +107,8 @@ Result<std::string> blob_of(const Json& manifest, const fs::path& store, const s
 
 // HOST/owner/model of a name, in small letters, as Ollama completes it.
 std::string full_name(std::string name) {
+  constexpr std::string_view kScheme = "https://";
+  if (name.starts_with(kScheme)) name.erase(0, kScheme.size());
   const auto slashes = std::ranges::count(name, '/');
   if (slashes == 0) name = fmt::format("{}/{}/{}", kHost, kOwner, name);
   if (slashes == 1) name = fmt::format("{}/{}", kHost, name);

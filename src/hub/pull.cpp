@@ -1,16 +1,20 @@
 #include "hub/pull.h"
 
 #include "base/error.h"
+#include "checkpoint/model_list.h"
 
 namespace moesaic::hub {
 
 Result<PullPlan> plan_pull(Web& web, const std::string& name, bool usual, const Watch& watch) {
   const auto parsed = repository_name(name);
-  if (!parsed)
-    return error(StatusCode::kUsage,
-                 "'{}' is no model of the hub; expected OWNER/NAME, OWNER/NAME:QUANTISATION or "
-                 "OWNER/NAME/FILE.gguf",
-                 name);
+  if (!parsed) {
+    const std::string meant = published(name);
+    return error(
+        StatusCode::kUsage,
+        "'{}' is no model of the hub; expected OWNER/NAME, OWNER/NAME:QUANTISATION, OWNER/NAME/FILE.gguf "
+        "or their address (of the branch main){}",
+        name, meant.empty() ? "" : "; did you mean " + meant + "?");
+  }
   if (web.options().offline)
     return error(StatusCode::kNotFound, "{}: HF_HUB_OFFLINE is set, so nothing is fetched", name);
   PullPlan plan;

@@ -15,7 +15,7 @@ struct PullPlan {
   int64_t bytes = 0, missing = 0;  // of all its files; of those, not here yet
 };
 
-// name: "owner/name", "owner/name:QUANTISATION" or "owner/name/file.gguf". usual: as choose_files() has it.
+// name: as repository_name() has it. usual: as choose_files() has it.
 Result<PullPlan> plan_pull(Web& web, const std::string& name, bool usual, const Watch& watch);
 
 // Gets what is missing; the path of the model then: a folder or a GGUF file. Looks first whether there is

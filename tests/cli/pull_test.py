@@ -116,6 +116,21 @@ class Pull(PullCase):
     def test_names_that_are_none(self):
         for name in ("gpt-oss-20b", "a/b/c", "a/../b", "/a/b", "a/b:", "a/b/x.bin"):
             self.not_pulled("no model of the hub", name, status=2)
+        self.not_pulled(re.escape("did you mean openai/gpt-oss-20b?"), "gpt-oss:20b", status=2)
+
+    def test_addresses(self):
+        data = noise(2000)
+        self.hub.add("a/b", {"m-Q8_0.gguf": data, "F16/m-F16.gguf": noise(3000)})
+        for name in ("https://huggingface.co/a/b:Q8_0", "https://huggingface.co/a/b/blob/main/m-Q8_0.gguf", "hf.co/a/b/m-Q8_0.gguf",
+                     f"{self.hub.url}/a/b/resolve/main/m-Q8_0.gguf?download=true"):
+            shutil.rmtree(self.cache, ignore_errors=True)
+            self.check(self.pull(name).parent, {"m-Q8_0.gguf": data})
+        self.assertEqual(self.pull("https://huggingface.co/a/b/tree/main/F16", HF_ENDPOINT=self.hub.url + "/").name, "m-F16.gguf")
+        self.not_pulled("branch main", "https://huggingface.co/a/b/tree/other", status=2)
+        self.not_pulled("no model of the hub", "https://example.com/a/b", status=2)
+        self.hub.add(NAME, model_files())
+        self.assertIn("OK!", self.ok("run", "-hf", f"https://huggingface.co/{NAME}", "-p", "hello", env=self.env))
+        self.assertIn("OK!", self.ok("run", "-m", f"https://huggingface.co/{NAME}/tree/main", "-p", "hello", env=self.env))
 
     def test_a_file_of_many_parts_over_cut_connections(self):
         data = noise(3 * PART + 12345)

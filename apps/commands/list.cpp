@@ -20,7 +20,10 @@ struct ListOptions {
 };
 
 std::vector<FoundModel> found_models(const ListOptions& o) {
-  std::vector<FoundModel> models = models_here(model_places());
+  const ModelPlaces places = model_places();
+  for (const std::string& line : closed_places(places))
+    fmt::print(stderr, "moesaic: note: not looked at: {}\n", chat::printable(line));
+  std::vector<FoundModel> models = models_here(places);
   if (!o.all) std::erase_if(models, [](const FoundModel& m) { return !m.gpt_oss; });
   if (const Result<std::string> tiny = bundled_model(); tiny.ok()) {
     FoundModel bundled = models_below(tiny.value()).front();

@@ -60,6 +60,7 @@ Result<std::string> one_of(const std::vector<OllamaModel>& models, const std::st
 
 // The only gpt-oss model, or the only model there is.
 Result<std::string> one_of(std::vector<FoundModel> models, const fs::path& folder) {
+  remove_repeated(models);
   if (std::ranges::any_of(models, &FoundModel::gpt_oss))
     std::erase_if(models, [](const FoundModel& m) { return !m.gpt_oss; });
   if (models.size() == 1) return models.front().path;
@@ -82,6 +83,7 @@ Result<std::string> in_folder(const fs::path& folder) {
   if (std::vector<FoundModel> models = models_below(folder.string()); !models.empty())
     return one_of(std::move(models), folder);
   if (is_there(folder / kAdapterConfig)) return only_adapter(folder);
+  RETURN_IF_ERROR(may_look(folder));
   return error(
       StatusCode::kNotFound,
       "{}: no config.json and no .gguf file; a model folder holds config.json and .safetensors files",
@@ -180,7 +182,11 @@ Result<std::string> find_model(const std::string& name, const ModelPlaces& place
     return models.size() == 1 ? ollama_blob(models.front()) : name;
   }
   if (auto found = by_name(name, places)) return *std::move(found);
-  const bool repository = repository_name(name) && !is_folder(fs::path(name).parent_path());
+  RETURN_IF_ERROR(may_look(name));
+  const auto parsed = repository_name(name);
+  if (parsed && !places.hub.empty())
+    RETURN_IF_ERROR(may_look(fs::path(places.hub) / hub_folder(parsed->repository)));
+  const bool repository = parsed && !is_folder(fs::path(name).parent_path());
   return error(StatusCode::kNotFound, "{}: {}{}", name,
                repository && !places.hub.empty()
                    ? "no such folder, and not in the Hugging Face cache (" + places.hub + ")"

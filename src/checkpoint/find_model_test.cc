@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/gguf_header.h"
+#include "checkpoint/model_list.h"
 #include "checkpoint/writer.h"
 
 namespace moesaic {
@@ -47,6 +48,56 @@ class FindModel : public testing::Test {
       fs::temp_directory_path() / ("moesaic-find-" + std::to_string(getpid()) +
                                    testing::UnitTest::GetInstance()->current_test_info()->name());
 };
+
+// Another user, whom modes of files bind, where the tests run as root.
+class AsNobody {
+ public:
+  AsNobody() { EXPECT_EQ(seteuid(getuid() == 0 ? 65534 : getuid()), 0); }
+  ~AsNobody() { EXPECT_EQ(seteuid(getuid()), 0); }
+  AsNobody(const AsNobody&) = delete;
+  AsNobody& operator=(const AsNobody&) = delete;
+};
+
+TEST_F(FindModel, WhatMayNotBeLookedAtIsNamed) {
+  put("closed/config.json"), put("hub/models--a--b/snapshots/x/config.json"),
+      put("hub/models--c--d/snapshots/x/config.json");
+  put("store/manifests/registry.ollama.ai/library/m/latest"), put("store/blobs/x");
+  for (const char* name : {"closed", "hub/models--a--b", "hub/models--c--d/snapshots", "store"})
+    fs::permissions(path(name), fs::perms::none);
+  {
+    const AsNobody nobody;
+    for (const std::string& name : {path("closed"), path("closed/sub"), std::string("a/b"),
+                                    std::string("c/d"), std::string("c/d:Q8_0")})
+      expect_error(name, {"Permission denied"});
+    const ModelPlaces places{.hub = hub(), .ollama = {path("store")}, .lm_studio = {}};
+    EXPECT_NE(find_model("m", places)
+                  .status()
+                  .message()
+                  .find("; not looked at: " + path("store") + ": Permission denied"),
+              std::string::npos);
+    EXPECT_EQ(closed_places(places).size(), 1u);
+  }
+  for (const char* name : {"closed", "hub/models--a--b", "hub/models--c--d/snapshots", "store"})
+    fs::permissions(path(name), fs::perms::owner_all);
+}
+
+TEST_F(FindModel, LinksThatLeadNowhere) {
+  fs::create_symlink("/nowhere/x", path("lost.gguf")), fs::create_symlink("self.gguf", path("self.gguf"));
+  expect_error(path("lost.gguf"), {"a link to /nowhere/x, which is not there"});
+  expect_error(path("self.gguf"), {"Too many levels of symbolic links"});
+}
+
+TEST_F(FindModel, LinksDoNotMakeAModelTwo) {
+  put("m/a/q.gguf");
+  fs::create_symlink(".", path("m/a/loop")), fs::create_symlink("..", path("m/a/up")),
+      fs::create_symlink("b", path("m/b"));
+  fs::create_directory_symlink("a", path("m/A")), fs::create_symlink("a/q.gguf", path("m/z.gguf"));
+  EXPECT_EQ(found(path("m/a")), path("m/a/q.gguf"));
+  EXPECT_EQ(found(path("m")), path("m/z.gguf"));
+  std::vector<FoundModel> models = models_below(path("m"));
+  EXPECT_EQ(models.size(), 2u);
+  EXPECT_EQ(models.back().name, "a/q.gguf");  // not A/q.gguf
+}
 
 TEST_F(FindModel, PathsStayAsTheyAre) {
   put("a/config.json");

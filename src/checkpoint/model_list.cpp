@@ -1,6 +1,7 @@
 #include "checkpoint/model_list.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -22,8 +23,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kDepth = 4;            // of subfolders: HOME/models/publisher/name/subfolder
-constexpr size_t kMostSeen = 50000;  // looked at in a folder and below it
+constexpr int kDepth = 4;                  // of subfolders: HOME/models/publisher/name/subfolder
+constexpr size_t kMostSeen = 50000;        // looked at in a folder and below it
+constexpr const char* kFolder = "models";  // where the program was started
 
 int64_t bytes_of(const fs::path& path) {
   std::error_code failed;
@@ -59,19 +61,35 @@ void add_gguf(const fs::path& file, const std::string& name, std::vector<FoundMo
   found.push_back(std::move(model));
 }
 
-// seen: names looked at so far.
-void add_below(const fs::path& folder, const std::string& name, int depth, size_t& seen,
+// What was looked at so far.
+struct Seen {
+  size_t names = 0;
+  std::set<std::pair<dev_t, ino_t>> folders;
+
+  // False if it was looked at before, by another path.
+  bool add(const fs::path& folder) {
+    struct stat info {};
+    return stat(folder.c_str(), &info) == 0 && folders.emplace(info.st_dev, info.st_ino).second;
+  }
+};
+
+void add_below(const fs::path& folder, const std::string& name, int depth, Seen& seen,
                std::vector<FoundModel>& found) {
-  const std::vector<std::string> names = names_in(folder);
-  seen += names.size();
+  if (!seen.add(folder)) return;
+  std::vector<std::string> names = names_in(folder);
+  seen.names += names.size();
   const auto joined = [&](const std::string& file) { return name.empty() ? file : name + "/" + file; };
   const std::vector<std::string> ggufs = gguf_models(names);
   const bool whole = has_safetensors(names) && std::ranges::find(names, "config.json") != names.end();
   if (whole) add_folder(folder, names, name, found);
   for (const std::string& file : ggufs) add_gguf(folder / file, joined(file), found);
   if (whole || depth == 0) return;
+  // A folder has its own name rather than that of a link to it.
+  std::error_code ignored;
+  std::stable_partition(names.begin(), names.end(),
+                        [&](const std::string& file) { return !fs::is_symlink(folder / file, ignored); });
   for (const std::string& file : names) {
-    if (seen < kMostSeen && !file.starts_with('.') && is_folder(folder / file))
+    if (seen.names < kMostSeen && !file.starts_with('.') && is_folder(folder / file))
       add_below(folder / file, joined(file), depth - 1, seen, found);
   }
 }
@@ -118,6 +136,7 @@ void add_lm_studio(const std::vector<std::string>& homes, std::vector<FoundModel
     for (const std::string& publisher : names_in(root)) {
       for (const std::string& name : names_in(fs::path(root) / publisher)) {
         std::vector<FoundModel> found = models_below((fs::path(root) / publisher / name).string());
+        remove_repeated(found);
         name_in_repository(fmt::format("{}/{}", publisher, name), found);
         add_all(std::move(found), "LM Studio", out);
       }
@@ -135,6 +154,12 @@ void add_ollama(const std::vector<std::string>& stores, std::vector<FoundModel>&
       add_gguf(blob.value(), model.name, found);
       add_all(std::move(found), "Ollama", out);
     }
+  }
+}
+
+void add_closed(const std::vector<std::string>& places, std::vector<std::string>& lines) {
+  for (const std::string& place : places) {
+    if (const Status status = may_look(place); !status.ok()) lines.push_back(status.message());
   }
 }
 
@@ -172,7 +197,9 @@ std::string nearest_of(const std::string& name, const std::vector<std::string>& 
 
 // The path with the nearest name in the same folder as a path that does not exist; empty if there is none.
 std::string beside_it(const fs::path& path) {
-  const std::string found = nearest(path.filename().string(), names_in(path.parent_path()));
+  std::vector<std::string> names = names_in(path.parent_path());
+  std::erase(names, path.filename().string());  // a link that leads nowhere
+  const std::string found = nearest(path.filename().string(), names);
   return found.empty() || path.parent_path().empty() ? "" : (path.parent_path() / found).string();
 }
 
@@ -195,9 +222,26 @@ bool is_gpt_oss(const std::string& architecture) {
 
 std::vector<FoundModel> models_below(const std::string& folder) {
   std::vector<FoundModel> found;
-  size_t seen = 0;
+  Seen seen;
   add_below(folder, "", kDepth, seen, found);
   return found;
+}
+
+void remove_repeated(std::vector<FoundModel>& models) {
+  std::set<fs::path> seen;
+  std::erase_if(models, [&](const FoundModel& m) {
+    std::error_code ignored;
+    const fs::path real = fs::canonical(m.path, ignored);
+    return !real.empty() && !seen.insert(real).second;
+  });
+}
+
+std::vector<std::string> closed_places(const ModelPlaces& places) {
+  std::vector<std::string> lines;
+  add_closed({places.hub, kFolder}, lines);
+  add_closed(places.ollama, lines);
+  add_closed(places.lm_studio, lines);
+  return lines;
 }
 
 std::vector<FoundModel> models_here(const ModelPlaces& places) {
@@ -205,8 +249,8 @@ std::vector<FoundModel> models_here(const ModelPlaces& places) {
   add_hub(places.hub, all);
   add_lm_studio(places.lm_studio, all);
   add_ollama(places.ollama, all);
-  constexpr const char* kFolder = "models";
   std::vector<FoundModel> found = models_below(kFolder);
+  remove_repeated(found);
   for (FoundModel& model : found) model.name = model.path;
   add_all(std::move(found), kFolder, all);
   std::ranges::sort(all, {}, [](const FoundModel& m) { return std::tie(m.place, m.name); });
@@ -232,7 +276,12 @@ std::string hint_for(const std::string& name, const ModelPlaces& places) {
   std::string hint;
   if (!here.empty()) hint += fmt::format("; nearest here: -m {}", here);
   if (!there.empty() && there != here) hint += fmt::format("; get it: {}", pull_command(there));
-  return hint.empty() ? "; moesaic list shows the models that are here" : hint;
+  if (hint.empty()) hint = "; moesaic list shows the models that are here";
+  // A store of Ollama's service, whose folder may be its user's alone.
+  std::vector<std::string> closed;
+  add_closed(places.ollama, closed);
+  for (const std::string& line : closed) hint += "; not looked at: " + line;
+  return hint;
 }
 
 }  // namespace moesaic

@@ -20,12 +20,19 @@ struct FoundModel {
 };
 
 // The models in a folder and, unless it is one itself, in its subfolders to a depth of four: folders with a
-// config.json and .safetensors files, and GGUF files, each split one once. Names are paths below it.
+// config.json and .safetensors files, and GGUF files, each split one once. Names are paths below it. A folder
+// that links lead to more than once is looked at once.
 std::vector<FoundModel> models_below(const std::string& folder);
 
 // The models in the caches and stores, and in the folder "models" where the program was started; sorted by
 // place and name.
 std::vector<FoundModel> models_here(const ModelPlaces& places);
+
+// Removes a model that has been found before at the same file or folder, by another path.
+void remove_repeated(std::vector<FoundModel>& models);
+
+// Of the places that are there, those that this user may not look at: a line each, with the reason.
+std::vector<std::string> closed_places(const ModelPlaces& places);
 
 // A hint for the error about a name that was not found: the nearest model on this machine, and the command
 // that gets the model that was probably meant.

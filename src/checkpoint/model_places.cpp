@@ -145,6 +145,21 @@ ModelPlaces model_places() {
   return {.hub = hub_cache(), .ollama = ollama_stores(home), .lm_studio = lm_studio_homes(home)};
 }
 
+Status may_look(const fs::path& path) {
+  std::error_code code;
+  const fs::file_status status = fs::status(path, code);
+  if (status.type() == fs::file_type::not_found) {
+    std::error_code ignored;
+    const fs::path target = fs::read_symlink(path, ignored);
+    return target.empty() ? Status()
+                          : error(StatusCode::kNotFound, "{}: a link to {}, which is not there",
+                                  path.string(), target.string());
+  }
+  if (fs::is_directory(status)) fs::directory_iterator(path, code);
+  if (!code || code == std::errc::filename_too_long) return {};
+  return error(StatusCode::kIo, "{}: {}", path.string(), code.message());
+}
+
 bool is_there(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
@@ -211,6 +226,9 @@ Result<fs::path> current_snapshot(const fs::path& folder) {
   const bool unfinished = std::ranges::any_of(
       names_in(folder / "blobs"), [](const std::string& blob) { return blob.ends_with(".incomplete"); });
   if (current.empty() && all.size() == 1 && !unfinished) current = all.front();
+  if (all.empty()) {
+    for (const fs::path& place : {folder, folder / "snapshots"}) RETURN_IF_ERROR(may_look(place));
+  }
   const std::string name = folder.filename().string();
   const std::string repository = name.starts_with(kHubPrefix) ? repository_of(name) : "MODEL";
   if (std::ranges::find(all, current) == all.end())

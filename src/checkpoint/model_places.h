@@ -24,6 +24,9 @@ ModelPlaces model_places();
 // An environment variable, or nothing where it is unset; a "~" that begins it is the home folder.
 std::string environment(const char* name);
 
+// Ok, or why this user may not look at a path or, of a folder, at what is in it; so is a link that leads
+// nowhere. Ok also where nothing has the path.
+Status may_look(const std::filesystem::path& path);
 // True if anything is at the path. False if this user may not look at it.
 bool is_there(const std::filesystem::path& path);
 bool is_folder(const std::filesystem::path& path);

@@ -1,8 +1,10 @@
 #include "text/limited_json.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -182,6 +184,7 @@ Result<std::string> read_text_file(const std::string& path) {
   if (failure) return error(StatusCode::kNotFound, "{}: cannot be read: {}", path, failure.message());
   if (size > kMaxFileBytes) return invalid("{}: {} bytes are too many for a tokenizer's file", path, size);
   std::ifstream file(path, std::ios::binary);
+  if (!file) return error(StatusCode::kIo, "{}: {}", path, std::strerror(errno));
   std::string bytes(size, '\0');
   file.read(bytes.data(), static_cast<std::streamsize>(size));
   if (!file || file.gcount() != static_cast<std::streamsize>(size))

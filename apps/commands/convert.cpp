@@ -1,6 +1,10 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "base/error.h"
+#include "base/nearest.h"
+#include "checkpoint/gguf_names.h"
 #include "checkpoint/writer.h"
 #include "commands.h"
 #include "interrupt.h"
@@ -21,9 +25,31 @@ void print_notes(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) fmt::print(stderr, "convert: note: {}\n", line);
 }
 
+// A target that is none, or a folder by the name of a file, is a slip.
+Status check_target(const std::string& target) {
+  const std::string small = lower_case(target);
+  const bool file = small.ends_with(".gguf") || small.ends_with(".safetensors");
+  if (target.empty() || target == "-" || (file && !target.ends_with(".gguf")))
+    return error(StatusCode::kUsage, "convert: '{}' is no target; give a name ending in .gguf, or a folder",
+                 target);
+  return {};
+}
+
+// Writing in place would leave nothing to go back to.
+Status check_apart(const Checkpoint& source, const std::string& target) {
+  std::error_code ignored;
+  for (const std::string& part : gguf_parts(source.path)) {
+    if (std::filesystem::equivalent(part, target, ignored))
+      return invalid("convert: {} is the source itself; choose another target", target);
+  }
+  return {};
+}
+
 Status run_convert(const ConvertOptions& o) {
+  RETURN_IF_ERROR(check_target(o.target));
   ASSIGN_OR_RETURN(const Checkpoint source, open_model(o.source));
   if (source.kind == "dummy") return invalid("convert: a dummy model has no weights worth keeping");
+  RETURN_IF_ERROR(check_apart(source, o.target));
   ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(o.dense));
   WriteOptions options{.experts = o.experts == "mxfp4" ? ExpertsOut::kMxfp4 : ExpertsOut::kKeep,
                        .dense = dense,

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/file_cache.h"
 #include "checkpoint/chat_files.h"
 #include "checkpoint/config_reader.h"
 #include "checkpoint/json.h"
@@ -242,6 +243,13 @@ bool has_tokenizer(const TokenizerSource& source) {
   return !source.json_path.empty() || !source.tokens.empty();
 }
 
+// The text of tokenizer.json; empty where the source has no tokenizer.
+Result<std::string> tokenizer_text(const TokenizerSource& source) {
+  constexpr size_t kMost = size_t{1} << 30;
+  if (!source.tokens.empty()) return tokenizer_json(source);
+  return source.json_path.empty() ? std::string() : read_whole(source.json_path, kMost);
+}
+
 // Before gigabytes are written: nothing is replaced unasked, and no index of another model would win over
 // them.
 Status check_target(const Checkpoint& source, const std::vector<ChatFile>& chat, const std::string& folder,
@@ -262,14 +270,20 @@ Status check_target(const Checkpoint& source, const std::vector<ChatFile>& chat,
   return {};
 }
 
-Status copy_tokenizer(const TokenizerSource& source, const std::string& folder) {
-  const std::string target = folder + "/tokenizer.json";
-  std::error_code code;
-  if (source.json_path.empty() || std::filesystem::equivalent(source.json_path, target, code)) return {};
-  code.clear();
-  std::filesystem::copy_file(source.json_path, target, std::filesystem::copy_options::overwrite_existing,
-                             code);
-  return code ? error(StatusCode::kIo, "{}: {}", target, code.message()) : Status();
+Status write_files(const Checkpoint& source, const std::string& folder, const WriteOptions& options) {
+  ASSIGN_OR_RETURN(const std::vector<ChatFile> chat, chat_files(source));
+  RETURN_IF_ERROR(check_target(source, chat, folder, options.overwrite));
+  // Before gigabytes are written.
+  ASSIGN_OR_RETURN(const std::string tokenizer, tokenizer_text(source.tokenizer));
+  const bool mxfp4 = options.experts == ExpertsOut::kMxfp4 || all_mxfp4(source.weights);
+  const std::vector<Piece> pieces = hf_pieces(source.weights, options, mxfp4);
+  RETURN_IF_ERROR(write_tensors(folder + "/model.safetensors", pieces, source, options, mxfp4));
+  const Json config = hf_config(source.config, mxfp4, own_format(source, options));
+  RETURN_IF_ERROR(write_text(folder + "/config.json", config.dump(2) + "\n", options.overwrite));
+  for (const ChatFile& file : chat)
+    RETURN_IF_ERROR(write_text(folder + "/" + file.name, file.text, options.overwrite));
+  if (tokenizer.empty()) return {};
+  return write_text(folder + "/tokenizer.json", tokenizer, options.overwrite);
 }
 
 }  // namespace
@@ -288,23 +302,11 @@ Status write_safetensors(const Checkpoint& source, const std::string& folder, co
                  "{}: dense matrices in safetensors have no {}; use --dense bf16 or write a .gguf", folder,
                  format_name(*options.dense));
   std::error_code code;
-  std::filesystem::create_directories(folder, code);
+  const bool made = std::filesystem::create_directories(folder, code);
   if (code) return error(StatusCode::kIo, "{}: cannot create it: {}", folder, code.message());
-  ASSIGN_OR_RETURN(const std::vector<ChatFile> chat, chat_files(source));
-  RETURN_IF_ERROR(check_target(source, chat, folder, options.overwrite));
-  std::string tokenizer;  // made before gigabytes are written
-  if (!source.tokenizer.tokens.empty()) {
-    ASSIGN_OR_RETURN(tokenizer, tokenizer_json(source.tokenizer));
-  }
-  const bool mxfp4 = options.experts == ExpertsOut::kMxfp4 || all_mxfp4(source.weights);
-  const std::vector<Piece> pieces = hf_pieces(source.weights, options, mxfp4);
-  RETURN_IF_ERROR(write_tensors(folder + "/model.safetensors", pieces, source, options, mxfp4));
-  const Json config = hf_config(source.config, mxfp4, own_format(source, options));
-  RETURN_IF_ERROR(write_text(folder + "/config.json", config.dump(2) + "\n", options.overwrite));
-  for (const ChatFile& file : chat)
-    RETURN_IF_ERROR(write_text(folder + "/" + file.name, file.text, options.overwrite));
-  if (tokenizer.empty()) return copy_tokenizer(source.tokenizer, folder);
-  return write_text(folder + "/tokenizer.json", tokenizer, options.overwrite);
+  Status status = write_files(source, folder, options);
+  if (!status.ok() && made) std::filesystem::remove(folder, code);  // if it is empty
+  return status;
 }
 
 }  // namespace moesaic

@@ -167,8 +167,29 @@ class Files(Cli):
 
     def test_onto_itself(self):
         folder = self.damaged("itself", lambda f: None)
-        self.moesaic("convert", folder, folder, "--force")
-        self.ok("run", "-m", folder, "-p", "hello", "--temp", 0)  # done or refused, nothing is lost
+        gguf, linked, link = FOLDER / "itself.gguf", FOLDER / "itself-link.gguf", FOLDER / "itself-link"
+        self.ok("convert", folder, gguf)
+        linked.symlink_to(gguf), link.symlink_to(folder)
+        before = gguf.read_bytes(), (folder / "model.safetensors").read_bytes()
+        for source, target in ((folder, folder), (folder, f"{folder}/."), (link, folder), (folder, link), (gguf, gguf), (linked, gguf),
+                               (gguf, linked)):
+            self.refused(1, "is the source itself", "convert", source, target, "--force")
+        self.assertEqual((gguf.read_bytes(), (folder / "model.safetensors").read_bytes()), before)
+
+    def test_targets_that_are_none(self):
+        for target in ("", "-", FOLDER / "x.GGUF", FOLDER / "x.safetensors"):
+            self.refused(2, "is no target", "convert", MODEL, target)
+
+    def test_a_full_disk_leaves_nothing(self):
+        disk = FOLDER / "small-disk"
+        disk.mkdir()
+        inside = ["unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o size=64k none "{disk}" && "$@"; status=$?; ls -A "{disk}"; exit $status', "sh"]
+        if subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
+            self.skipTest("this user may not mount")
+        for target in (disk / "x.gguf", disk / "folder"):
+            done = subprocess.run([*inside, *MOESAIC, "convert", MODEL, target], capture_output=True, text=True, timeout=TIMEOUT)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn("No space left on device", done.stderr)
 
     def test_a_prompt_beyond_the_context(self):
         self.refused(1, ["context", "--ctx"], "run", "-m", MODEL, "-p", "x " * 500, "--ctx", 100)

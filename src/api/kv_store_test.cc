@@ -71,7 +71,9 @@ TEST(KvOptions, AreRefusedInOneLine) {
   };
   EXPECT_NE(refusal({.kv_host = -1}).find("options.kv_host"), std::string::npos);
   EXPECT_NE(refusal({.kv_host = 1e6}).find("options.kv_host"), std::string::npos);
-  EXPECT_NE(refusal({.kv_disk = folder.path() + ":0"}).find("options.kv_disk"), std::string::npos);
+  for (const char* size : {":0", ":", ":10GB", ":-1", ":nan", ":1e300"})
+    EXPECT_NE(refusal({.kv_disk = folder.path() + size}).find("options.kv_disk"), std::string::npos) << size;
+  EXPECT_EQ(refusal({.kv_disk = folder.path() + ":/"}).find("No such file"), std::string::npos);
   EXPECT_NE(refusal({.kv_disk = folder.path() + "/a/b"}).find("No such file"), std::string::npos);
   EXPECT_NE(refusal({.prefix_cache = false, .kv_host = 0.1}).find("prefix cache"), std::string::npos);
   std::ofstream(folder.path() + "/file") << "x";

@@ -44,9 +44,14 @@ Result<KvStoreOptions> kv_store_options(double host_gib, const std::string& disk
   if (colon == std::string::npos) return options;
   double gib = 0;
   const char *size = disk.data() + colon + 1, *end = disk.data() + disk.size();
-  if (std::from_chars(size, end, gib).ptr != end || size == end) return options;
-  if (!(gib > 0 && gib <= kMostGib) || colon == 0)
-    return invalid("--kv-disk {}: expected DIR or DIR:GiB, more than 0 and at most {} GiB", disk, kMostGib);
+  if (std::find(size, end, '/') != end) return options;  // of a folder's name
+  const bool number = std::from_chars(size, end, gib).ptr == end && size != end;
+  if (!number || !(gib > 0 && gib <= kMostGib) || colon == 0)
+    return invalid(
+        "--kv-disk {}: expected DIR or DIR:GiB, more than 0 and at most {} GiB; a DIR with a colon needs a "
+        "slash at "
+        "its end",
+        disk, kMostGib);
   options.folder = disk.substr(0, colon), options.disk_bytes = std::max(uint64_t{1}, bytes_of(gib));
   return options;
 }

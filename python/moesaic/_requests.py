@@ -15,7 +15,7 @@ from . import _engine
 from ._progress import Loading
 from ._tokenizer import Tokenizer
 from ._vllm import LLM_NAMES, by_name
-from .errors import InvalidRequest, Unsupported
+from .errors import InvalidRequest, Unsupported, _shown
 from .outputs import RequestStateStats, _Collector
 from .sampling import SamplingParams
 
@@ -62,6 +62,26 @@ def _ids(value: Any, what: str) -> list[int]:
     raise InvalidRequest(f"{what}: holds something that is no token id")
 
 
+def _token_ids(value: Any, what: str) -> list[int]:
+    """Those that the engine's type holds; whether the vocabulary has them is for the engine to say."""
+    ids = _ids(value, what)
+    if any(abs(token) >= 1 << 31 for token in ids):
+        raise InvalidRequest(f"{what}: one is no token id")
+    return ids
+
+
+def _path(model: Any) -> bytes:
+    if not isinstance(model, (str, os.PathLike)):
+        raise InvalidRequest(f"model: {type(model).__name__} is no path or name")
+    try:
+        path = os.fsencode(model)
+    except UnicodeEncodeError:
+        path = b"\0"
+    if b"\0" in path:
+        raise InvalidRequest(f"model: {_shown(model)} is a name that no file can have")
+    return path
+
+
 def _prompt_value(prompt: Prompt) -> str | list[int]:
     if isinstance(prompt, Mapping):
         _check_prompt(prompt)
@@ -79,7 +99,7 @@ def _prompt_value(prompt: Prompt) -> str | list[int]:
 def _check_prompt(prompt: Mapping[str, Any]) -> None:
     for name, value in prompt.items():
         if name not in ("prompt", "prompt_token_ids", "cache_salt") and value not in (None, {}):
-            raise InvalidRequest(f"a prompt has no {name!r:.60}; a prompt is text, token ids, {{'prompt': ..}} or {{'prompt_token_ids': ..}}, "
+            raise InvalidRequest(f"a prompt has no {_shown(name)}; a prompt is text, token ids, {{'prompt': ..}} or {{'prompt_token_ids': ..}}, "
                                  "and may have a cache_salt")
 
 
@@ -91,7 +111,7 @@ def _checked(params: SamplingParams) -> SamplingParams:
     try:
         params.n = operator.index(params.n)
     except TypeError:
-        raise InvalidRequest(f"n: {params.n!r:.60} is not a whole number") from None
+        raise InvalidRequest(f"n: {_shown(params.n)} is not a whole number") from None
     return params
 
 
@@ -116,7 +136,7 @@ def _plain(value: Any) -> Any:
 
 def _seed(value: Any) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InvalidRequest(f"seed: {value!r:.60} is not a whole number")
+        raise InvalidRequest(f"seed: {_shown(value)} is not a whole number")
     return operator.index(value)
 
 
@@ -182,15 +202,14 @@ class _Base:
         options = {name: value for name, value in locals().items() if name not in _NOT_OPTIONS}
         options["lora"] = [lora] if isinstance(lora, str) else list(lora or ())
         options["tokenizer"] = tokenizer or ""
-        if not isinstance(model, (str, os.PathLike)):
-            raise InvalidRequest(f"model: {type(model).__name__} is no path or name")
+        path = _path(model)
         if progress is not None and not callable(progress):
             raise InvalidRequest("progress: must be a function of the bytes loaded and the bytes in all")
         self._seeds = None if seed is None else random.Random(_seed(seed))
         self._ids = itertools.count()
         bar = Loading(str(model)) if progress is None and use_tqdm_on_load else None
         try:
-            self._engine = _engine.open_engine(str(model), bar or progress, **options)
+            self._engine = _engine.open_engine(path, bar or progress, **options)
         finally:
             if bar is not None:
                 bar.close()
@@ -207,14 +226,11 @@ class _Base:
         """Token ids. special: names such as <|start|> become special tokens instead of text."""
         if not isinstance(text, str):
             raise InvalidRequest(f"text: {type(text).__name__} is not text")
-        return self._engine.tokenize(text.encode("utf-8", "replace").decode(), special)
+        return self._engine.tokenize(text.encode("utf-8", "replace").decode(), bool(special))
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Bytes that are no UTF-8, such as half a character, become U+FFFD."""
-        ids = _ids(tokens, "tokens")
-        if any(abs(token) >= 1 << 31 for token in ids):
-            raise InvalidRequest("tokens: one is no token id")
-        return self._engine.detokenize(ids).decode("utf-8", "replace")
+        return self._engine.detokenize(_token_ids(tokens, "tokens")).decode("utf-8", "replace")
 
     def logits(self, prompt: Prompt, all: bool = True) -> numpy.typing.NDArray[numpy.float32]:
         """The model's raw logits, [tokens, vocabulary] float32: row i is what follows token i. all=False: the last row.
@@ -222,7 +238,8 @@ class _Base:
         if importlib.util.find_spec("numpy") is None:
             raise Unsupported("logits: numpy is not installed: pip install numpy")
         value = _prompt_value(prompt)
-        return self._engine.logits(self.tokenize(value, True) if isinstance(value, str) else value, all)
+        tokens = self.tokenize(value, True) if isinstance(value, str) else _token_ids(value, "prompt")
+        return self._engine.logits(tokens, bool(all))
 
     @property
     def info(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import inspect
 import numbers
 from typing import Any, Callable, Mapping, TypeVar, cast
 
-from .errors import InvalidRequest
+from .errors import InvalidRequest, _shown
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -101,14 +101,14 @@ def _tokens(name: str, value: Any) -> Any:
     if value in (-1, "auto"):
         return 0
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise InvalidRequest(f"{name}: {value!r:.60} is not a whole number")
+        raise InvalidRequest(f"{name}: {_shown(value)} is not a whole number")
     return int(value)
 
 
 def _kv_dtype(name: str, value: Any) -> Any:
     same = {"auto": "auto", "bfloat16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8"}
     if not isinstance(value, str) or value not in same:
-        raise InvalidRequest(f"{name}: {value!r:.60} is not one of auto, bfloat16 and fp8 (kv_dtype: auto, bf16, fp8)")
+        raise InvalidRequest(f"{name}: {_shown(value)} is not one of auto, bfloat16 and fp8 (kv_dtype: auto, bf16, fp8)")
     return same[value]
 
 

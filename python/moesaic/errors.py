@@ -23,3 +23,8 @@ class Unsupported(MoesaicError):
 
 class Cancelled(MoesaicError):
     """The work was ended before it was done."""
+
+
+def _shown(value: object) -> str:
+    """A value in a message: the beginning of its repr, in one line."""
+    return " ".join(repr(value).split())[:60]

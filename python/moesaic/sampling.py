@@ -9,7 +9,7 @@ import operator
 from typing import Any, Mapping, Sequence
 
 from ._vllm import PARAMS_NAMES, by_name
-from .errors import InvalidRequest
+from .errors import InvalidRequest, _shown
 
 
 class RequestOutputKind(enum.Enum):
@@ -120,7 +120,7 @@ def _whole(name: str, value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise InvalidRequest(f"{name}: {value!r:.60} is not a whole number") from None
+        raise InvalidRequest(f"{name}: {_shown(value)} is not a whole number") from None
 
 
 def _form(value: Any) -> dict[str, Any]:

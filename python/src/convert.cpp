@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <string_view>
 
 namespace moesaic::python {
 namespace {
@@ -29,6 +31,16 @@ const char* exception_of(StatusCode code) {
   }
 }
 
+// C++ takes it whole, and the system up to its first zero.
+bool has_zero(const std::string& text) { return text.find('\0') != std::string::npos; }
+bool has_zero(const std::vector<std::string>& texts) {
+  return std::ranges::any_of(texts, [](const std::string& text) { return has_zero(text); });
+}
+template <typename T>
+bool has_zero(const T& /*number*/) {
+  return false;
+}
+
 // The first member that has this name takes the value.
 template <typename T>
 bool set(const std::string& name, const char* member, nb::handle value, T& target) {
@@ -38,6 +50,8 @@ bool set(const std::string& name, const char* member, nb::handle value, T& targe
   } catch (const nb::cast_error&) {
     throw Failure(StatusCode::kInvalidArgument, fmt::format("{}: a value of this type is not taken", name));
   }
+  if (has_zero(target))
+    throw Failure(StatusCode::kInvalidArgument, fmt::format("{}: a text with a character of value 0", name));
   return true;
 }
 
@@ -89,7 +103,9 @@ void translate_failures() {
       std::rethrow_exception(p);
     } catch (const Failure& failure) {
       const nb::object type = nb::module_::import_("moesaic.errors").attr(exception_of(failure.code));
-      PyErr_SetString(type.ptr(), failure.what());
+      const std::string_view line = failure.what();  // paths in it need not be UTF-8
+      const nb::object text = nb::steal(PyUnicode_DecodeUTF8(line.data(), std::ssize(line), "replace"));
+      PyErr_SetObject(type.ptr(), text.ptr());
     }
   });
 }

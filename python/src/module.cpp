@@ -62,7 +62,9 @@ class Progress {
   std::optional<nb::python_error> raised_;
 };
 
-std::unique_ptr<Engine> open_engine(const std::string& path, nb::object progress, const nb::kwargs& kwargs) {
+// model: a path's bytes, which need not be UTF-8.
+std::unique_ptr<Engine> open_engine(const nb::bytes& model, nb::object progress, const nb::kwargs& kwargs) {
+  const std::string path(model.c_str(), model.size());
   OpenOptions options = options_of(kwargs);
   Progress watch(std::move(progress));
   options.progress = [&](int64_t done, int64_t total) { return watch(done, total); };
@@ -295,7 +297,7 @@ NB_MODULE(_engine, m) {
   add_engine(m);
   add_ops(m);
   m.def("open_engine", &open_engine, nb::arg("model"), nb::arg("progress").none(), nb::arg("options"),
-        nb::sig("def open_engine(model: str, progress: typing.Callable[[int, int], bool | None] | None, "
+        nb::sig("def open_engine(model: bytes, progress: typing.Callable[[int, int], bool | None] | None, "
                 "**options: typing.Any) -> Engine"),
         "model: as moesaic.LLM has it. options: by the names of OpenOptions (include/moesaic/engine.h). "
         "progress is called with bytes done and bytes in all while weights are loaded; False ends it.");

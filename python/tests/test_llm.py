@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -270,6 +272,34 @@ def test_progress_may_end_loading():
         LLM("tiny", device="cpu", progress=lambda done, total: False)
     with pytest.raises(ZeroDivisionError):
         LLM("tiny", device="cpu", progress=lambda done, total: 1 // 0)
+
+
+def test_names_that_are_no_utf_8(tmp_path):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/m\xff")
+    models = json.loads(subprocess.run([sys.executable, "-m", "moesaic", "list", "-o", "json"], capture_output=True, check=True).stdout)
+    shutil.copytree(next(m["path"] for m in models if m["model"] == "tiny"), folder)
+    with LLM(folder, device="cpu", threads=1, context=256) as llm:
+        assert len(llm.generate("Once", SamplingParams(max_tokens=2))) == 1
+        assert llm.info["name"]
+    with pytest.raises(moesaic.NotFound, match="absent"):
+        LLM(folder + "/absent", device="cpu")
+    for name in ("a\0b", "\ud800"):
+        with pytest.raises(moesaic.InvalidRequest, match="no file can have"):
+            LLM(name)
+        for option in ("tokenizer", "kv_disk", "lora", "device"):
+            with pytest.raises(moesaic.InvalidRequest, match=option):
+                LLM("tiny", **{"device": "cpu", option: name})
+    assert not os.path.exists("a")
+
+
+def test_errors_are_one_line(llm):
+    numpy = pytest.importorskip("numpy")
+    for call in (lambda: llm.generate("a", SamplingParams(n=numpy.zeros((2, 2)))), lambda: SamplingParams(logprobs=numpy.zeros((2, 2))),
+                 lambda: llm.logits([1 << 40]), lambda: llm.detokenize([-(1 << 40)]), lambda: llm.generate({"prompt": "a", "x\ny": 1})):
+        with pytest.raises(moesaic.InvalidRequest) as raised:
+            call()
+            llm.generate("a", call())
+        assert "\n" not in str(raised.value)
 
 
 def test_control_c_ends_the_call_and_not_the_engine():

@@ -74,21 +74,33 @@ void for_each_pair(ThreadPool& pool, int64_t sections, int64_t pairs, const RunT
   });
 }
 
+// Tokens that a thread takes at a time: all, unless a matrix has fewer pairs than threads want, as a router
+// of 32 experts has one. No fewer than share a pass with profit.
+inline int tokens_at_a_time(int threads, int64_t pairs, int tokens) {
+  constexpr int kItemsAThread = 4, kFewest = 32;
+  const int64_t blocks = (int64_t{kItemsAThread} * threads + pairs - 1) / pairs;
+  const int64_t each = (tokens + blocks - 1) / blocks;
+  return static_cast<int>(std::max<int64_t>((each + kFewest - 1) / kFewest * kFewest, kFewest));
+}
+
 // epilogue(tile, first_token, tokens, panel, count) for every panel pair of the matrix, on the pool; count is
 // 1 where the second panel is only padding.
 template <typename Epilogue>
 void for_each_tile(const Kernels& kernels, ThreadPool& pool, std::vector<Workspace>& workspaces,
                    const PackedMatrix& m, const ActView& act, int tokens, const CpuTuning& tuning,
                    Epilogue&& epilogue) {
-  for_each_pair(pool, 1, m.pairs(), tuning.runs_for(tokens), [&](int64_t, int64_t pair, int thread) {
-    const int count = static_cast<int>(std::min<int64_t>(kPair, m.panels - kPair * pair));
-    for (int first = 0; first < tokens; first += kTokenBlock) {
-      const int n = std::min(kTokenBlock, tokens - first);
-      const float* tile =
-          run_pair(kernels, m, pair, rows_from(act, first), n, workspaces[thread], tuning.dense);
-      epilogue(tile, first, n, kPair * pair, count);
-    }
-  });
+  const int step = tokens_at_a_time(pool.threads(), m.pairs(), tokens), blocks = (tokens + step - 1) / step;
+  for_each_pair(
+      pool, blocks, m.pairs(), tuning.runs_for(tokens), [&](int64_t block, int64_t pair, int thread) {
+        const int count = static_cast<int>(std::min<int64_t>(kPair, m.panels - kPair * pair));
+        const int begin = static_cast<int>(block) * step, end = std::min(tokens, begin + step);
+        for (int first = begin; first < end; first += kTokenBlock) {
+          const int n = std::min(kTokenBlock, end - first);
+          const float* tile =
+              run_pair(kernels, m, pair, rows_from(act, first), n, workspaces[thread], tuning.dense);
+          epilogue(tile, first, n, kPair * pair, count);
+        }
+      });
 }
 
 }  // namespace moesaic::cpu

@@ -6,6 +6,14 @@
 #include "base/error.h"
 
 namespace moesaic::cpu {
+namespace {
+
+// Rows of a loop that does little for each.
+constexpr int64_t kRowsAtATime = 32;
+int64_t chunks_of(int64_t rows) { return (rows + kRowsAtATime - 1) / kRowsAtATime; }
+
+}  // namespace
+
 void LayerOps::turn(const RopeTable& rope, int head_dim, std::span<const LayerRow> rows) {
   const size_t half = static_cast<size_t>(head_dim / 2);
   cosine_.resize(rows.size() * half);
@@ -19,12 +27,11 @@ void LayerOps::turn(const RopeTable& rope, int head_dim, std::span<const LayerRo
   });
 }
 
-void LayerOps::rotate_and_append(Layer& layer, const LayerRow& row, int64_t index) {
+void LayerOps::rotate(const Layer& layer, int64_t index) {
   const LayerShape& s = layer.shape;
   const int half = s.head_dim / 2, head_dim = s.head_dim;
   float* q = qkv_.data() + index * layer.qkv_width();
   float* k = q + padded(s.q_size());
-  const float* v = k + padded(s.kv_size());
   const float* cosine = cosine_.data() + index * half;
   const float* sine = sine_.data() + index * half;
   kernels_.rope(q, s.heads, head_dim, cosine, sine);
@@ -37,9 +44,14 @@ void LayerOps::rotate_and_append(Layer& layer, const LayerRow& row, int64_t inde
         softmax_scale * kernels_.quantize_int8(q + h * head_dim, head_dim, q_.data() + at * head_dim, &sum);
     q_bias_[at] = -kernels_.weight_offset * sum;
   }
-  const int page = row.pages[row.position / kPageTokens];
-  for (int h = 0; h < s.kv_heads; ++h)
-    layer.kv.append(kernels_, page, row.position % kPageTokens, h, k + h * head_dim, v + h * head_dim);
+}
+
+void LayerOps::append(Layer& layer, const LayerRow& row, int64_t index, int kv_head) {
+  const LayerShape& s = layer.shape;
+  const float* const k =
+      qkv_.data() + index * layer.qkv_width() + padded(s.q_size()) + int64_t{kv_head} * s.head_dim;
+  layer.kv.append(kernels_, row.pages[row.position / kPageTokens], row.position % kPageTokens, kv_head, k,
+                  k + padded(s.kv_size()));
 }
 
 void LayerOps::qkv(Layer& layer, std::span<const LayerRow> rows, const float* normed) {
@@ -52,7 +64,21 @@ void LayerOps::qkv(Layer& layer, std::span<const LayerRow> rows, const float* no
   products_.linear(layer.qkv, normed, count,
                    {.out = qkv_.data(), .stride = width, .width = width, .bias = bias_of(layer.qkv_bias)});
   products_.add_low_rank(layer.qkv_adapter, normed, layer.qkv.cols, count, qkv_.data(), width);
-  pool_.for_each(count, [&](int64_t row, int) { rotate_and_append(layer, rows[row], row); });
+  const auto append_heads = [&](int64_t row, int first, int end) {
+    for (int head = first; head < end; ++head) append(layer, rows[row], row, head);
+  };
+  const int64_t chunks = chunks_of(count);
+  pool_.for_each(count, [&](int64_t row, int) {
+    rotate(layer, row);
+    if (chunks == 1) append_heads(row, 0, layer.shape.kv_heads);
+  });
+  if (chunks == 1) return;
+  // A page's tokens share cache lines, so one thread stores neighbouring ones of a head.
+  pool_.for_each(chunks * layer.shape.kv_heads, [&](int64_t item, int) {
+    const int64_t first = item % chunks * kRowsAtATime, end = std::min<int64_t>(first + kRowsAtATime, count);
+    const int head = static_cast<int>(item / chunks);
+    for (int64_t row = first; row < end; ++row) append_heads(row, head, head + 1);
+  });
 }
 
 // out: of the rank's first head.
@@ -118,11 +144,15 @@ void LayerOps::route(const Layer& layer, int rows, const float* normed, const Ro
   products_.linear(
       layer.router, normed, rows,
       {.out = router_logits_.data(), .stride = width, .width = width, .bias = layer.router_bias.data()});
-  for (int r = 0; r < rows; ++r) {
-    const std::span<const float> logits(router_logits_.data() + r * width, experts);
-    if (seen) seen(r, logits);
-    route_row(logits, top_k, expert_ids_.data() + r * top_k, expert_weights_.data() + r * top_k);
-  }
+  const auto logits_of = [&](int64_t row) {
+    return std::span<const float>(router_logits_.data() + row * width, experts);
+  };
+  for (int r = 0; seen && r < rows; ++r) seen(r, logits_of(r));
+  pool_.for_each(chunks_of(rows), [&](int64_t chunk, int) {
+    const int64_t end = std::min<int64_t>((chunk + 1) * kRowsAtATime, rows);
+    for (int64_t r = chunk * kRowsAtATime; r < end; ++r)
+      route_row(logits_of(r), top_k, expert_ids_.data() + r * top_k, expert_weights_.data() + r * top_k);
+  });
 }
 
 void LayerOps::mlp(const Layer& layer, int rows, const float* normed, float* x, const RouterSeen& seen) {

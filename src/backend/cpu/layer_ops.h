@@ -59,7 +59,8 @@ class LayerOps {
   int64_t active_experts() const { return experts_.active_experts(); }  // of the last mlp()
 
  private:
-  void rotate_and_append(Layer& layer, const LayerRow& row, int64_t index);
+  void rotate(const Layer& layer, int64_t index);
+  void append(Layer& layer, const LayerRow& row, int64_t index, int kv_head);
   void attend_row(const Layer& layer, const LayerRow& row, int kv_head, float* out);
   void route(const Layer& layer, int rows, const float* normed, const RouterSeen& seen);
 

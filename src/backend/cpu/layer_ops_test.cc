@@ -163,5 +163,45 @@ TEST_P(LayerOpsForms, SomeRowsAreAttendedTo) {
   EXPECT_LT(distance(out.got, out.want), 0.01);
 }
 
+// A router has fewer pairs of panels than a machine has threads: rows are shared among them, and no bit
+// changes.
+TEST(Products, ThreadsShareTheRowsOfAFewPanels) {
+  constexpr int kRows = 200, kCols = 64, kOutputs = 48;
+  std::mt19937 rng(2);
+  std::normal_distribution<float> normal;
+  std::vector<float> weights(kOutputs * kCols), x(kRows * kCols);
+  for (float& v : weights) v = normal(rng);
+  for (float& v : x) v = normal(rng);
+  const MatrixView view =
+      dense_view(Format::kF32, kOutputs, kCols, reinterpret_cast<const std::byte*>(weights.data()));
+  const Kernels& kernels = *available_kernels().front();
+  const ChosenTuning chosen;
+  const auto product = [&](int threads) {
+    ThreadPool pool(threads);
+    Products products(kernels, pool, chosen, MoePath::kAuto);
+    EXPECT_TRUE(products.make_room(kCols, false).ok());
+    const PackedMatrix m = pack_panels(Format::kF32, kCols, stack({&view}), "router", kernels, pool).value();
+    std::vector<float> out(kRows * kOutputs, -1);
+    products.linear(m, x.data(), kRows, {.out = out.data(), .stride = kOutputs, .width = kOutputs});
+    return out;
+  };
+  const std::vector<float> want = product(1);
+  for (const int threads : {2, 5, 16}) EXPECT_EQ(product(threads), want) << threads;
+  for (const auto& [row, output] : {std::pair{0, 0}, {33, 47}, {199, 17}}) {
+    double sum = 0;
+    for (int c = 0; c < kCols; ++c) sum += double{x[row * kCols + c]} * weights[output * kCols + c];
+    EXPECT_NEAR(want[row * kOutputs + output], sum, 1e-4);
+  }
+}
+
+TEST(Products, TokensAreSharedOnlyWherePairsAreFew) {
+  EXPECT_EQ(tokens_at_a_time(16, 1, 512), 32);  // the 20b's router
+  EXPECT_EQ(tokens_at_a_time(16, 4, 512), 32);  // the 120b's
+  EXPECT_EQ(tokens_at_a_time(16, 4, 4096), 256);
+  EXPECT_EQ(tokens_at_a_time(16, 90, 512), 512);  // the output projection
+  EXPECT_EQ(tokens_at_a_time(2, 160, 2048), 2048);
+  EXPECT_EQ(tokens_at_a_time(64, 1, 1), 32);
+}
+
 }  // namespace
 }  // namespace moesaic::cpu

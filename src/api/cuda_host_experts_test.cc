@@ -2,9 +2,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "api/ranks_test.h"
 #include "backend/backend.h"
+#include "backend/host_placement.h"
+#include "model/forward.h"
+#include "model/random_model.h"
 
 namespace moesaic {
 namespace {
@@ -52,7 +56,7 @@ TEST_F(CudaHostExperts, AnswerAsTheGpuDoes) {
        {std::array{1, 40, 24}, {2, 33, 20}, {7, 50, 16}, {24, 200, 12}}) {
     Model gpu = open("gpu");
     const Answers expected = answers(gpu, requests, prompt, tokens);
-    for (const char* experts : {"host:1", "host"}) {
+    for (const char* experts : {"host:1,stream:never", "host,stream:never", "host,stream:9"}) {
       Model host = open(experts);
       EXPECT_NE(host.info().experts, "");
       distance.add(answers(host, requests, prompt, tokens), expected);
@@ -80,6 +84,120 @@ TEST_F(CudaHostExperts, AnswersAreTheSameAgain) {
     EXPECT_EQ(first.records[i].tokens, again.records[i].tokens) << i;
 }
 
+// Experts of gpt-oss's own size, which on Hopper are slabs, in a model of three layers.
+class CudaStreamedExperts : public CudaHostExperts {
+ protected:
+  static constexpr int kLayers = 3, kMaxRows = 512, kTokens = 2000;
+  static constexpr int kNever = ExpertPlacement::kNever;
+  struct Kernels {
+    const char* name;
+    bool portable;
+    MoePath path;
+  };
+
+  void SetUp() override {
+    CudaHostExperts::SetUp();
+    if (IsSkipped()) return;
+    weights_ = make_random_model(config_, {.seed = 3});
+  }
+  std::unique_ptr<Backend> load(int host_layers, int stream_rows, const Kernels& kernels) const {
+    auto made = create_backend("cuda", {.moe_path = kernels.path,
+                                        .portable = kernels.portable,
+                                        .max_rows = kMaxRows,
+                                        .tune = false,
+                                        .experts = {.host_layers = host_layers, .stream_rows = stream_rows}});
+    EXPECT_EQ(made.status().message(), "");
+    EXPECT_EQ(made.value()->load(config_, weights_, {}).message(), "");
+    const int pages = kTokens / 32 + 1;
+    EXPECT_EQ(made.value()
+                  ->alloc_kv({.full_pages = pages, .window_pages = pages, .logit_rows = kMaxRows})
+                  .message(),
+              "");
+    return std::move(made).value();
+  }
+  // All logits of one sequence that comes in steps of so many rows.
+  std::vector<float> logits(Backend& backend, const std::vector<int>& steps) const {
+    std::vector<int32_t> pages(kTokens / 32 + 1);
+    std::iota(pages.begin(), pages.end(), 0);
+    std::vector<float> all;
+    int context = 0;
+    for (const int rows : steps) {
+      Batch batch{.sequences = {
+                      {.rows = rows, .context = context + rows, .full_pages = pages, .window_pages = pages}}};
+      for (int i = 0; i < rows; ++i) {
+        batch.tokens.push_back((7 * context + 13 * i) % config_.vocab);
+        batch.positions.push_back(context + i), batch.logit_rows.push_back(i);
+      }
+      context += rows;
+      std::vector<float> part(static_cast<size_t>(rows) * static_cast<size_t>(config_.vocab));
+      EXPECT_EQ(forward(backend, config_, batch, part).message(), "");
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  }
+  static double distance(const std::vector<float>& got, const std::vector<float>& want) {
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < want.size(); ++i)
+      difference += std::pow(double{got[i]} - want[i], 2), size += std::pow(double{want[i]}, 2);
+    return std::sqrt(difference / size);
+  }
+
+  static constexpr Kernels kKernels[] = {{"this GPU's", false, MoePath::kAuto},
+                                         {"every GPU's", true, MoePath::kAuto},
+                                         {"w4a8", false, MoePath::kW4A8}};
+  const ModelConfig config_ = [] {
+    ModelConfig c{.name = "test",
+                  .layers = kLayers,
+                  .hidden = 2880,
+                  .intermediate = 2880,
+                  .heads = 8,
+                  .kv_heads = 2,
+                  .head_dim = 64,
+                  .experts = 16,
+                  .experts_per_token = 4,
+                  .vocab = 500,
+                  .window = 128,
+                  .max_context = 4096};
+    c.sliding = {true, false, true};
+    return c;
+  }();
+  ModelWeights weights_;
+};
+
+// The GPU computes with what came to it: bit for bit as with what it has.
+TEST_F(CudaStreamedExperts, GiveTheBitsOfExpertsOnTheGpu) {
+  const std::vector<int> steps = {9, 24, 100, 512, 512, 33, 300};
+  for (const Kernels& kernels : kKernels) {
+    const std::vector<float> want = logits(*load(0, kNever, kernels), steps);
+    for (int layers = 1; layers <= kLayers; ++layers) {
+      const auto host = load(layers, 9, kernels);
+      for (int round = 0; round < 3; ++round)
+        EXPECT_EQ(logits(*host, steps), want) << kernels.name << ", " << layers << " layers, round " << round;
+    }
+  }
+}
+
+// Prompts that the GPU computes and tokens that the CPU computes, in turn.
+TEST_F(CudaStreamedExperts, TakeTurnsWithTheCpu) {
+  const std::vector<int> steps = {100, 1, 1, 1, 40, 1, 8, 1, 200, 1, 1, 9, 1};
+  for (const Kernels& kernels : kKernels) {
+    const std::vector<float> want = logits(*load(0, kNever, kernels), steps);
+    const auto host = load(2, 9, kernels);
+    const std::vector<float> got = logits(*host, steps);
+    std::printf("%s kernels: %.4f apart\n", kernels.name, distance(got, want));
+    EXPECT_LT(distance(got, want), 0.05) << kernels.name;
+    EXPECT_GT(distance(got, want), 0) << kernels.name;
+    EXPECT_EQ(logits(*host, steps), got) << kernels.name;
+  }
+}
+
+TEST_F(CudaStreamedExperts, TheBreakEvenIsMeasured) {
+  const auto host = load(2, ExpertPlacement::kMeasured, kKernels[0]);
+  std::printf("%s\n", host->caps().measured.c_str());
+  EXPECT_NE(host->caps().measured.find("tokens or more bring experts to the GPU"), std::string::npos);
+  logits(*host, {512, 1, 100});
+}
+
 TEST_F(CudaHostExperts, WithLittleGpuMemory) {
   constexpr double kGiBytes = 0.25;  // tiny's weights take 12 MB, a step's buffers some more
   Model model =
@@ -97,6 +215,8 @@ TEST_F(CudaHostExperts, WhatCannotBeIsRefused) {
   refused({.device = "cuda", .tp = 2, .experts = "host"}, "options.tp");
   refused({.device = "cpu", .gpu_memory = 4}, "options.gpu_memory");
   refused({.device = "cuda", .experts = "host:x"}, "options.experts");
+  refused({.device = "cuda", .experts = "host,stream:0"}, "options.experts");
+  refused({.device = "cuda", .batch_invariant = true, .experts = "host,stream:9"}, "stream:never");
 }
 
 }  // namespace

@@ -55,13 +55,18 @@ struct ExpertPlacement {
   static constexpr int kAllLayers = -1;
   bool automatic = false;  // as many layers in host memory as do not fit on the device
   int host_layers = 0;     // else so many, or kAllLayers
+  // Steps of so many rows or more bring those layers' experts to the device; in others the CPU computes.
+  // kMeasured: where that is quicker, as measured when the model is loaded.
+  static constexpr int kMeasured = 0, kNever = -1;
+  int stream_rows = kMeasured;
   // Layers that a model of so many leaves to the host where nothing is automatic.
   int asked_of(int layers) const {
     return host_layers == kAllLayers ? layers : std::min(host_layers, layers);
   }
 };
-// From the names on the command line: gpu, auto, host (all layers) or host:LAYERS. Empty: auto where the
-// memory of the device is limited (BackendOptions::gpu_memory), else gpu.
+// From the names on the command line: gpu, auto, host (all layers) or host:LAYERS, and behind one of them
+// ",stream:ROWS" or ",stream:never". Empty: auto where the memory of the device is limited
+// (BackendOptions::gpu_memory), else gpu.
 Result<ExpertPlacement> expert_placement(std::string_view name, double gpu_memory);
 
 // Sees the router's logits of every row, in order, on the thread that drives the backend: to find
@@ -139,6 +144,8 @@ struct BackendCaps {
   // Activations are rounded to 16 bits whatever the weights are, and decoding may sum attention in another
   // order than prefill does.
   bool half_activations = false;
+  // Experts of quantised weights may take int8 activations though others are 16 bits: those in host memory.
+  bool int8_experts = false;
   // By whose rule activations are rounded (backend/rounding.h); kAuto: by none.
   MoePath rounding = MoePath::kAuto;
   double peak_flops = 0;   // of matrix products on 16-bit values, by the data sheet; 0: not stated
@@ -158,7 +165,8 @@ struct MemoryPart {
 inline constexpr const char *kExpertsPart = "experts", *kProjectionsPart = "attention projections",
                             *kHeadPart = "lm_head", *kEmbeddingPart = "embedding",
                             *kVectorsPart = "norms, biases, routers", *kAdaptersPart = "LoRA adapters",
-                            *kCachePart = "KV cache";
+                            *kLockedExpertsPart = "experts, page-locked",
+                            *kStreamPart = "experts on their way to prompts", *kCachePart = "KV cache";
 
 // load progress: parts done, parts in all: the tables, then each layer. False: load() ends with kCancelled.
 using LoadProgress = std::function<bool(int done, int total)>;

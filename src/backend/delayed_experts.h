@@ -49,6 +49,7 @@ class DelayedExperts final : public HostExperts {
     for (int i = 0; i < rows.rows * hidden; ++i) out[i] = expected(layer, rows.normed[i]);
     return {};
   }
+  std::optional<LayerPanels> panels(int) override { return std::nullopt; }
   double bytes() const override { return 0; }
   double read_bandwidth() override { return 0; }
   std::string name() const override { return "delayed"; }

@@ -4,9 +4,12 @@
 // Thread-safety: one thread at a time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "core/model_config.h"
@@ -21,6 +24,23 @@ struct RoutedRows {
   const float* normed = nullptr;   // [rows, hidden]
   const int32_t* ids = nullptr;    // [rows, top_k]
   const float* weights = nullptr;  // [rows, top_k]
+};
+
+// One matrix of all experts of a layer as it lies in memory, for a device that copies it: pairs of MXFP4
+// panels (backend/mxfp4_panels.h). gate_up: each pair has 16 gate rows, then the same up rows; down: 32 rows.
+struct ExpertPanels {
+  std::byte *data = nullptr, *scales = nullptr;
+  int64_t experts = 0, pairs = 0;                // pairs of an expert
+  int64_t pair_bytes = 0, pair_scale_bytes = 0;  // of a pair, in data and scales
+  // Pairs [n, n + 1) of each expert are in NUMA node n's memory, all experts' one behind the other; then
+  // comes the next node's. [nodes + 1]
+  std::vector<int64_t> node_begins;
+  size_t data_bytes() const { return static_cast<size_t>(experts * pairs * pair_bytes); }
+  size_t scale_bytes() const { return static_cast<size_t>(experts * pairs * pair_scale_bytes); }
+  size_t bytes() const { return data_bytes() + scale_bytes(); }
+};
+struct LayerPanels {
+  ExpertPanels gate_up, down;
 };
 
 class HostExperts {
@@ -38,6 +58,8 @@ class HostExperts {
   // error, and so is a lack of memory.
   virtual Status run(int layer, const RoutedRows& rows, float* out) = 0;
 
+  // The packed weights of a layer, which stay where they are; none if they are not MXFP4.
+  virtual std::optional<LayerPanels> panels(int layer) = 0;
   virtual double bytes() const = 0;      // the packed weights' size
   virtual double read_bandwidth() = 0;   // GB/s that decoding can read them with
   virtual std::string name() const = 0;  // "cpu (avx512, 15 threads)"

@@ -18,7 +18,8 @@ class HostPlacement {
   virtual void place(int host_layers) = 0;
   virtual bool placed() const = 0;
   virtual int host_layers() const = 0;  // 0 until they are placed
-  // The host's memory that those layers' experts take.
+  // The host's memory that those layers' experts take: as kExpertsPart, or kLockedExpertsPart where it is
+  // page-locked.
   virtual std::vector<MemoryPart> host_memory(const ModelConfig& config,
                                               const ModelWeights& weights) const = 0;
   // Once a model is loaded: "cpu (avx512, 15 threads)", and GB/s at which it can read experts. Empty and 0:

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <set>
 
 #include "backend/backend.h"
@@ -160,18 +161,44 @@ Result<MoePath> moe_path(std::string_view name) {
   return invalid("MoE path '{}': use auto or w4a8", name);
 }
 
-Result<ExpertPlacement> expert_placement(std::string_view name, double gpu_memory) {
-  constexpr std::string_view kHost = "host";
+namespace {
+
+// All of the text; nothing: it is none, or below `least`.
+std::optional<int> number_of(std::string_view text, int least) {
+  int number = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, code] = std::from_chars(text.data(), last, number);
+  if (text.empty() || code != std::errc() || end != last || number < least) return std::nullopt;
+  return number;
+}
+
+std::optional<ExpertPlacement> place_of(std::string_view name, double gpu_memory) {
   if (name.empty()) return ExpertPlacement{.automatic = gpu_memory > 0};
   if (name == "gpu") return ExpertPlacement();
   if (name == "auto") return ExpertPlacement{.automatic = true};
-  if (name == kHost) return ExpertPlacement{.host_layers = ExpertPlacement::kAllLayers};
-  const std::string_view number = name.starts_with("host:") ? name.substr(kHost.size() + 1) : "";
-  int layers = 0;
-  const auto [end, code] = std::from_chars(number.data(), number.data() + number.size(), layers);
-  if (number.empty() || code != std::errc() || end != number.data() + number.size() || layers < 0)
-    return invalid("experts '{}': use gpu, auto, host, or host:LAYERS", name);
-  return ExpertPlacement{.host_layers = layers};
+  if (name == "host") return ExpertPlacement{.host_layers = ExpertPlacement::kAllLayers};
+  constexpr std::string_view kHost = "host:";
+  const auto layers = name.starts_with(kHost) ? number_of(name.substr(kHost.size()), 0) : std::nullopt;
+  return layers ? std::optional(ExpertPlacement{.host_layers = *layers}) : std::nullopt;
+}
+
+}  // namespace
+
+Result<ExpertPlacement> expert_placement(std::string_view name, double gpu_memory) {
+  constexpr std::string_view kStream = ",stream:";
+  const size_t at = name.find(kStream);
+  std::optional<ExpertPlacement> placement = place_of(name.substr(0, at), gpu_memory);
+  if (placement && at != std::string_view::npos) {
+    const std::string_view rows = name.substr(at + kStream.size());
+    const std::optional<int> number = rows == "never" ? ExpertPlacement::kNever : number_of(rows, 1);
+    if (number) placement->stream_rows = *number;
+    if (!number) placement.reset();
+  }
+  if (!placement)
+    return invalid(
+        "experts '{}': use gpu, auto, host, or host:LAYERS, and behind it ,stream:ROWS or ,stream:never",
+        name);
+  return *placement;
 }
 
 std::string no_gpu_reason() { return kBackends[0].absent(); }

@@ -59,9 +59,12 @@ std::string placement_words(const ModelConfig& config, const ModelWeights& weigh
   const HostPlacement* const placement = backend.host_placement();
   if (placement == nullptr || placement->host_layers() == 0) return {};
   const int layers = placement->host_layers();
-  return fmt::format("experts of layers {} to {} ({} of {}) in host memory, {:.2f} GB{}",
+  const std::vector<MemoryPart> parts = placement->host_memory(config, weights);
+  const bool locked =
+      std::ranges::any_of(parts, [](const MemoryPart& p) { return p.name == kLockedExpertsPart; });
+  return fmt::format("experts of layers {} to {} ({} of {}) in host memory, {:.2f} GB{}{}",
                      config.layers - layers, config.layers - 1, layers, config.layers,
-                     bytes_of(placement->host_memory(config, weights), MemoryKind::kWeights) / 1e9,
+                     bytes_of(parts, MemoryKind::kWeights) / 1e9, locked ? ", page-locked" : "",
                      placement->asked().automatic ? ": the GPU has no room for them" : "");
 }
 

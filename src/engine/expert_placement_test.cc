@@ -109,7 +109,13 @@ TEST(ExpertPlacement, Names) {
   EXPECT_FALSE(expert_placement("", 0)->automatic);
   EXPECT_EQ(expert_placement("host", 0)->host_layers, ExpertPlacement::kAllLayers);
   EXPECT_EQ(expert_placement("host:12", 0)->host_layers, 12);
-  for (const char* wrong : {"host:", "host:-1", "host:2x", "hosts", "host:99999999999", "cpu"})
+  EXPECT_EQ(expert_placement("host:12", 0)->stream_rows, ExpertPlacement::kMeasured);
+  EXPECT_EQ(expert_placement("host:12,stream:64", 0)->host_layers, 12);
+  EXPECT_EQ(expert_placement("host:12,stream:64", 0)->stream_rows, 64);
+  EXPECT_EQ(expert_placement("auto,stream:never", 0)->stream_rows, ExpertPlacement::kNever);
+  EXPECT_TRUE(expert_placement(",stream:9", 8)->automatic);
+  for (const char* wrong : {"host:", "host:-1", "host:2x", "hosts", "host:99999999999", "cpu", "stream:9",
+                            "host,stream:", "host,stream:0", "host,stream:-1", "gpu,stream:9x"})
     EXPECT_NE(expert_placement(wrong, 0).status().message().find(wrong), std::string::npos) << wrong;
 }
 

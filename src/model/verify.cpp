@@ -433,7 +433,8 @@ Result<VerifyCase> verify_model(const ModelConfig& config, const ModelWeights& w
   const Format experts = rounded_to(caps, Operand::kExpertInput, weights.layers[0].gate.first.format),
                head = rounded_to(caps, Operand::kDense, made_of(weights.head.format, options.dense));
   const bool mx = is_mx(experts) || is_mx(head);
-  const bool int8 = !caps.half_activations && !is_plain(weights.layers[0].gate.first.format);
+  const bool int8 =
+      (caps.int8_experts || !caps.half_activations) && !is_plain(weights.layers[0].gate.first.format);
   const double tolerance = mx ? kMxKlTolerance : int8 ? kInt8KlTolerance : kKlTolerance;
   VerifyCase result{
       .op = "model",

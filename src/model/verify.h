@@ -47,8 +47,8 @@ Result<std::vector<VerifyCase>> verify_ops(const BackendFactory& backend, const 
 // A whole loaded model: the same `tokens` random tokens through the backend, the second half one at a time,
 // and the reference. The error is the KL divergence that three quarters of the rows of either half do not
 // exceed: where two experts tie within the rounding, another is taken and a row differs by more. Rounding of
-// activations keeps it below 1e-3, 10e-3 where those of quantised weights are int8 (cpu) and 48e-3 where
-// those of MX weights are MXFP8. Slow: the reference runs on one core.
+// activations keeps it below 1e-3, 10e-3 where those of quantised weights are int8 (cpu, experts in host
+// memory) and 48e-3 where those of MX weights are MXFP8. Slow: the reference runs on one core.
 Result<VerifyCase> verify_model(const ModelConfig& config, const ModelWeights& weights,
                                 const BackendFactory& backend, int tokens, const VerifyOptions& options);
 

@@ -38,6 +38,7 @@ class CpuHostExperts final : public HostExperts {
                   const std::string& name) override;
   Status ready() override;
   Status run(int layer, const RoutedRows& rows, float* out) override;
+  std::optional<LayerPanels> panels(int layer) override;
   double bytes() const override;
   double read_bandwidth() override;
   std::string name() const override {
@@ -115,6 +116,22 @@ Status CpuHostExperts::run(int index, const RoutedRows& routed, float* out) {
                  routed.rows);
   }
   return {};
+}
+
+ExpertPanels panels_of(const PackedMatrix& m) {
+  return {.data = m.data.as(),
+          .scales = m.scales.as(),
+          .experts = m.sections,
+          .pairs = m.pairs() / m.sections,
+          .pair_bytes = m.data_stride,
+          .pair_scale_bytes = m.scale_stride,
+          .node_begins = m.node_begins};
+}
+
+std::optional<LayerPanels> CpuHostExperts::panels(int index) {
+  const ExpertLayer& layer = layers_[static_cast<size_t>(index)];
+  if (layer.gate_up.format != Format::kMxfp4 || layer.down.format != Format::kMxfp4) return std::nullopt;
+  return LayerPanels{panels_of(layer.gate_up), panels_of(layer.down)};
 }
 
 double CpuHostExperts::bytes() const {

@@ -12,18 +12,15 @@
 #include <string>
 #include <vector>
 
+#include "backend/mxfp4_panels.h"
 #include "core/format.h"
 #include "core/kv_page.h"
 
 namespace moesaic::cpu {
 
-inline constexpr int kPanel = 16;  // rows of weights in a panel
-inline constexpr int kPair = 2;    // panels that are computed together
-
 // Formats of packed weights: the groups of a panel with K columns. In a pair each group of the first
 // panel is followed by the same group of the second; scales likewise.
-//   kMxfp4  K/8 groups of 64 bytes, 4 a block: byte 4 * row + i (i < 4) of group j holds the block's element
-//           4 * j + i in its low and 16 + 4 * j + i in its high nibble; scales K/32 groups of 16 bytes (E8M0)
+//   kMxfp4  as backend/mxfp4_panels.h has it
 //   kQ8_0   K/4 groups of 64 bytes, 8 a block: byte 4 * row + i (i < 4) of group j holds the block's element
 //           4 * j + i plus weight_offset; scales K/32 groups of 16 F16
 //   kBF16   K/2 groups of 64 bytes: element 2 * g + i of a row at 4 * row + 2 * i
@@ -31,12 +28,8 @@ inline constexpr int kPair = 2;    // panels that are computed together
 //   kF32    K groups of 64 bytes
 //   kMxfp8  K groups of 16 bytes (E4M3); scales K/32 groups of 16 bytes (E8M0)
 
-// Groups of a block of 32 columns, 64 bytes each, and where group j of block b of panel p stands.
-inline constexpr int kMxfp4Groups = 4, kInt8Groups = 8;
-template <int kGroups>
-constexpr int64_t group_at(int p, int64_t b, int j) {
-  return ((b * kGroups + j) * kPair + p) * 64;
-}
+// Groups of a block of 32 columns, 64 bytes each.
+inline constexpr int kInt8Groups = 8;
 
 // Formats of the activations that meet them.
 enum class Act : uint8_t {

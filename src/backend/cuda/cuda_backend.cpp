@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <iterator>
 
+#include "backend/break_even.h"
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/runtime/free_memory.h"
@@ -24,6 +25,9 @@ CudaBackend::~CudaBackend() {
 }
 
 namespace {
+
+// Kernels for fewer rows need what layers without experts do not have (Layer::slab_hidden).
+constexpr int kLeastStreamRows = kSlabRows + 1;
 
 // Other code of the process may have begun to use CUDA before prepare_cuda_ranks().
 Status check_loading() {
@@ -74,6 +78,17 @@ std::vector<std::string> CudaBackend::describe() const {
                   target_.batch_invariant ? ", batch-invariant" : "", early_launches() ? "on" : "off")};
 }
 
+// Of batch-invariant requests the CPU computes what is in host memory: a row's bits must not depend on how
+// many rows there are beside it.
+Status CudaBackend::check_streaming() {
+  if (!options_.batch_invariant) return {};
+  if (options_.experts.stream_rows > 0)
+    return error(StatusCode::kUnsupported,
+                 "--experts: with --batch-invariant the CPU computes prompts, too; use ,stream:never");
+  options_.experts.stream_rows = ExpertPlacement::kNever;
+  return {};
+}
+
 Status CudaBackend::open() {
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
@@ -88,6 +103,7 @@ Status CudaBackend::open() {
         "device cuda:{}: --moe-path w4a8 needs code for compute capability 9.0 or later, {} is {}.{}",
         options_.device, properties.name, properties.major, properties.minor);
   if (!options_.early_launch) set_early_launches(false);
+  RETURN_IF_ERROR(check_streaming());
   target_ = target_of(features, options_);
   options_.moe_path = target_.moe_path, options_.batch_invariant = target_.batch_invariant;
   peak_flops_ = peak_flops(target_, properties.multiProcessorCount);
@@ -111,9 +127,12 @@ BackendCaps CudaBackend::caps() const {
           .batch = kBatch,
           .cache_share = kCacheShare,
           .half_activations = true,
+          .int8_experts =
+              placed() ? host_layers() > 0 : options_.experts.automatic || options_.experts.host_layers != 0,
           .rounding = options_.moe_path,
           .peak_flops = peak_flops_,
-          .measured = measured_};
+          .measured = measured_stream_.empty() || measured_.empty() ? measured_ + measured_stream_
+                                                                    : measured_ + "; " + measured_stream_};
 }
 
 std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const ModelWeights& weights,
@@ -144,14 +163,23 @@ std::vector<MemoryPart> CudaBackend::host_memory(const ModelConfig& config,
   double bytes = 0;
   for (int layer = config.layers - host_layers(); layer < config.layers; ++layer)
     bytes += host_expert_bytes(weights.layers[layer]);
-  return {{kExpertsPart, bytes},
+  return {{may_stream(weights, options_, host_layers()) ? kLockedExpertsPart : kExpertsPart, bytes},
           {"hand-overs, page-locked", HostExchange::pinned_bytes(config, options_.max_rows),
            MemoryKind::kWorkspace}};
 }
 
-// Programs that load a model without a plan get what was asked for. Without a plan nothing is automatic.
-void CudaBackend::place_as_asked(int layers) {
-  if (!placed() && !options_.experts.automatic) place(options_.experts.asked_of(layers));
+// Programs that load a model without a plan get what was asked for: where that is automatic, as many layers
+// as do not fit beside what else a step needs, a cache not counted.
+void CudaBackend::place_as_asked(const ModelConfig& config, const ModelWeights& weights) {
+  if (placed()) return;
+  if (!options_.experts.automatic) return place(options_.experts.asked_of(config.layers));
+  const double room = available_memory();
+  for (int layers = 0; layers <= config.layers; ++layers) {
+    place(layers);
+    double bytes = 0;
+    for (const MemoryPart& part : memory(config, weights, {})) bytes += part.bytes;
+    if (bytes <= room) return;
+  }
 }
 
 Result<std::unique_ptr<HostExperts>> CudaBackend::make_host_experts() const {
@@ -164,9 +192,11 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
   draft_head_.unload();
+  expert_stream_.close();
+  stream_rows_ = 0, measured_stream_.clear();
   host_.close();
   model_ = {};
-  place_as_asked(config.layers);
+  place_as_asked(config, weights);
   ASSIGN_OR_RETURN(std::unique_ptr<HostExperts> host, make_host_experts());
   ASSIGN_OR_RETURN(model_,
                    load_model(config, weights, options_, progress, stream_, host_layers(), host.get()));
@@ -174,10 +204,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
   RETURN_IF_ERROR(ranks_.open(options_.rank, options_.device, fault_.as<int>()));
   RETURN_IF_ERROR(moe_.ready(config, options_.max_rows, fault_.as<int>(), ranks_));
-  if (host) {
-    RETURN_IF_ERROR(host->ready());
-    RETURN_IF_ERROR(host_.open(std::move(host), config, host_layers(), options_.max_rows, fault_.as<int>()));
-  }
+  if (host) RETURN_IF_ERROR(open_host(std::move(host)));
   RETURN_IF_ERROR(find_ranks());
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
   RETURN_IF_ERROR(step_io_.open(options_.max_rows, config.vocab));
@@ -185,6 +212,36 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   sample_ctas_ = sampling.ok() ? sampling.value()->ctas : 0;
   tune_experts();
   return check(cudaStreamSynchronize(stream_), "activations");
+}
+
+Status CudaBackend::open_host(std::unique_ptr<HostExperts> experts) {
+  const ModelConfig& c = model_.config;
+  RETURN_IF_ERROR(experts->ready());
+  RETURN_IF_ERROR(host_.open(std::move(experts), c, host_layers(), options_.max_rows, fault_.as<int>()));
+  if (model_.stream.count == 0) return {};
+  RETURN_IF_ERROR(expert_stream_.open(model_, *host_.experts(), stream_));
+  stream_rows_ = std::max(options_.experts.stream_rows, kLeastStreamRows);
+  if (options_.experts.stream_rows != ExpertPlacement::kMeasured) return {};
+  ASSIGN_OR_RETURN(stream_rows_, break_even());
+  return {};
+}
+
+// The rows of a hand-over cross as well, there and back. Beyond kMost rows even slow PCIe is quicker than a
+// CPU.
+Result<int> CudaBackend::break_even() {
+  ASSIGN_OR_RETURN(const double seconds, expert_stream_.seconds_a_layer());
+  const double bytes_per_second = expert_stream_.layer_bytes() / seconds;
+  const auto host = [&](int rows) -> Result<double> {
+    ASSIGN_OR_RETURN(const double computed, time_host_experts(*host_.experts(), 0, model_.config, rows));
+    return computed + 8.0 * rows * model_.config.hidden / bytes_per_second;
+  };
+  constexpr int kMost = 4096;
+  ASSIGN_OR_RETURN(const int rows, break_even_rows(seconds, {kLeastStreamRows, kMost}, host));
+  measured_stream_ = fmt::format(
+      "steps of {} tokens or more bring experts to the GPU: a layer comes in {:.2f} ms, {:.1f} GB/s, as "
+      "measured now; {:.2f} GB are page-locked",
+      rows, seconds * 1e3, bytes_per_second / 1e9, expert_stream_.locked_bytes() / 1e9);
+  return rows;
 }
 
 // The other ranks' places for what they are handed.

@@ -13,6 +13,7 @@
 #include "backend/cuda/cuda_draft.h"
 #include "backend/cuda/kv_copier.h"
 #include "backend/cuda/layout/model.h"
+#include "backend/cuda/ops/expert_stream.h"
 #include "backend/cuda/ops/layer_ops.h"
 #include "backend/cuda/ops/moe.h"
 #include "backend/cuda/ops/select.h"
@@ -110,8 +111,11 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
     return rows * static_cast<size_t>(config.vocab) * sizeof(float);
   }
   size_t kv_element_bytes() const { return options_.kv == KvFormat::kFp8 ? 1 : 2; }
+  Status check_streaming();
   Status find_ranks();
-  void place_as_asked(int layers);
+  void place_as_asked(const ModelConfig& config, const ModelWeights& weights);
+  Status open_host(std::unique_ptr<HostExperts> experts);
+  Result<int> break_even();
   Result<std::unique_ptr<HostExperts>> make_host_experts() const;
   Status abandoned(const Status& status);
   Status make_room();
@@ -134,6 +138,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   double expected_experts() const;
   double moe_bytes(const Layer& layer) const;
   double moe_flops() const;
+  bool streams(int rows) const { return stream_rows_ > 0 && rows >= stream_rows_; }
   Norm moe_norm(int index, const DeferredResidual& deferred);
   // To the draft head: the residual stream after so many blocks.
   Status tap(int boundary) { return draft_head_.tap(boundary, x_.as<float>(), shape_.rows, deferred_); }
@@ -150,8 +155,10 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   RankExchange ranks_;
   Status lost_;  // of ranks that do not agree any more: what each step says
   HostExchange host_;
+  ExpertStream expert_stream_;
+  int stream_rows_ = 0;  // a step of so many rows or more has host layers' experts here; 0: none has
   Moe moe_;
-  std::string measured_;  // as BackendCaps::measured
+  std::string measured_, measured_stream_;  // as BackendCaps::measured
   KvLayout kv_layout_;
 
   // The arena, for max_rows rows.
@@ -168,6 +175,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
 
   // One step.
   StepShape shape_;
+  bool streams_ = false;  // host layers' experts come here
   StepLayout at_;
   std::vector<int32_t> packed_;
   PackedContinuations continued_;

@@ -61,7 +61,9 @@ Status CudaBackend::begin_step(const Batch& batch) {
   }
   RETURN_IF_ERROR(make_room());
   ASSIGN_OR_RETURN(packed_[at_.epoch], ranks_.begin_step(input(at_.epoch), stream_));
-  if (host_.experts() != nullptr) packed_[at_.epoch] = host_.begin_step(input(at_.epoch));
+  streams_ = streams(shape_.rows);
+  if (streams_) RETURN_IF_ERROR(expert_stream_.begin());
+  if (host_.experts() != nullptr && !streams_) packed_[at_.epoch] = host_.begin_step(input(at_.epoch));
   RETURN_IF_ERROR(step_io_.send(shape_, at_, packed_, stream_));
   if (continues) RETURN_IF_ERROR(step_io_.move_on(at_, continued_, accepted, draft_head_.drafts(), stream_));
   return begin_graph();
@@ -87,7 +89,7 @@ Status CudaBackend::begin_graph() {
   const bool single = shape_.rows == shape_.sequences,
              few = shape_.prefill_tiles == 0 && shape_.rows <= kMostDecodeRows,
              decodes = single ? shape_.prefill_tiles == 0 || target_.portable : few;
-  if (decodes && !options_.router_trace) graphs_.begin(shape_, stream_);
+  if (decodes && !streams_ && !options_.router_trace) graphs_.begin(shape_, stream_);
   return {};
 }
 
@@ -213,19 +215,22 @@ double CudaBackend::moe_flops() const {
 Norm CudaBackend::moe_norm(int index, const DeferredResidual& deferred) {
   const Layer& layer = model_.layers[index];
   return norm_of(norm_rows(2 * index + 2, shape_.rows, deferred), layer.mlp_norm, layer.mlp_factor,
-                 layer.gate_up.kind);
+                 model_.experts_at(index).gate_up.kind);
 }
 
 void CudaBackend::moe(int index) {
   timed(kMoe, moe_bytes(model_.layers[index]), moe_flops(), [&]() -> Status {
-    if (model_.on_host(index)) {
+    if (model_.on_host(index) && !streams_) {
       const Norm norm = moe_norm(index, std::exchange(deferred_, {}));
       RETURN_IF_ERROR(moe_.run_on_host(model_, index, norm, host_, options_.router_trace, stream_));
       return tap(index + 1);
     }
+    const bool comes = model_.on_host(index);
+    if (comes) RETURN_IF_ERROR(expert_stream_.wait_for(index - model_.host_from));
     ASSIGN_OR_RETURN(deferred_,
                      moe_.run(model_, index, moe_norm(index, std::exchange(deferred_, {})),
                               moe_.config_for(model_, shape_.rows), target_, options_.router_trace, stream_));
+    if (comes) RETURN_IF_ERROR(expert_stream_.leave(index - model_.host_from));
     // The others add to x by themselves, and have exchanged it.
     if (!ranks_.alone() && deferred_.expert_out != nullptr)
       RETURN_IF_ERROR(ranks_.gather_floats(x_of_, shape_.rows, model_.config.hidden,

@@ -41,8 +41,9 @@ std::vector<KernelChoice> CudaBackend::kernel_choices(int tokens) {
   if (model_.layers.empty()) return {};
   const ModelConfig& c = model_.config;
   const Layer& layer = model_.layers[0];
-  // Null where the host has all experts.
-  const MoeKernelConfig* const experts = model_.on_host(0) ? nullptr : &moe_.config_for(model_, tokens);
+  // Null where the host has all experts and computes.
+  const MoeKernelConfig* const experts =
+      model_.on_host(0) && !streams(tokens) ? nullptr : &moe_.config_for(model_, tokens);
   const auto linear = [&](const Matrix& w, int rows, InputNorm norm) {
     return name_of(select(LinearShape{w.kind, w.rows, w.cols, rows, norm}, target_));
   };

@@ -1,6 +1,7 @@
 // The loaded model: weights in the orders that the kernels stream.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "backend/backend.h"
@@ -39,6 +40,16 @@ struct Paths {
   slabs::SlabLayout slab_layout;  // of the device, whether or not there are slabs
 };
 
+// Room for the experts of layers that are the host's, while a step has them here (ops/expert_stream.h):
+// layers that have nothing else, and the place where experts arrive.
+struct StreamRoom {
+  std::array<Layer, 2> layers;
+  int count = 0;  // of those layers; 0: nothing is streamed
+  DeviceBuffer arrivals;
+  size_t arrival_bytes = 0;  // of each of kArrivals pieces in it
+};
+inline constexpr int kArrivals = 3;
+
 struct LoadedModel : Paths {
   ModelConfig config;
   RopeTable rope;
@@ -46,6 +57,12 @@ struct LoadedModel : Paths {
   // The layers from this one on have no experts here: the host has them.
   int host_from = 0;
   bool on_host(int layer) const { return layer >= host_from; }
+  StreamRoom stream;
+  // Where a layer's experts are, or are while a step has them.
+  const Layer& experts_at(int layer) const {
+    return on_host(layer) && stream.count > 0 ? stream.layers[(layer - host_from) % stream.count]
+                                              : layers[layer];
+  }
   Table embed;
   Matrix head;
   DeviceBuffer final_norm, inverse_frequency;

@@ -20,7 +20,7 @@ RouterShape router_shape(const LoadedModel& model, int rows) {
 
 LayerExperts experts_of(const LoadedModel& model, int index) {
   const ModelConfig& c = model.config;
-  const Layer& layer = model.layers[index];
+  const Layer &layer = model.layers[index], &at = model.experts_at(index);
   return {.experts = c.experts,
           .top_k = c.experts_per_token,
           .hidden = c.hidden,
@@ -31,10 +31,10 @@ LayerExperts experts_of(const LoadedModel& model, int index) {
           .w4a8 = model.w4a8,
           .emulated = model.emulated,
           .layout = model.slab_layout,
-          .gate_up = &layer.gate_up,
-          .down = &layer.down,
-          .fc1_slabs = layer.fc1_slabs.as<uint8_t>(),
-          .fc2_slabs = layer.fc2_slabs.as<uint8_t>(),
+          .gate_up = &at.gate_up,
+          .down = &at.down,
+          .fc1_slabs = at.fc1_slabs.as<uint8_t>(),
+          .fc2_slabs = at.fc2_slabs.as<uint8_t>(),
           .gate_bias = layer.gate_bias.as<float>(),
           .up_bias = layer.up_bias.as<float>(),
           .down_bias = layer.down_bias.as<float>(),

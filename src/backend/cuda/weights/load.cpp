@@ -4,10 +4,12 @@
 #include <cmath>
 
 #include "backend/cuda/kernels/common/attention.h"
+#include "backend/cuda/ops/expert_stream.h"
 #include "backend/cuda/ops/expert_weights.h"
 #include "backend/cuda/ops/rank_exchange.h"
 #include "backend/cuda/ops/select.h"
 #include "backend/cuda/weights/upload.h"
+#include "backend/mxfp4_panels.h"
 #include "base/error.h"
 #include "core/merge_adapter.h"
 #include "tuning/moe_kernels.h"
@@ -28,7 +30,11 @@ class ModelLoader {
   Status load_layer(int index, const LayerWeights& w);
   Status load_experts(int index, const LayerWeights& w);
   Status load_host_experts(int index, const LayerWeights& w);
-  Status alloc_slabs(int index, const std::string& name);
+  Status load_expert_biases(int index, const LayerWeights& w);
+  Status make_stream_room(const LayerWeights& w);
+  Status alloc_slabs(Layer& layer, const char* part, const std::string& name);
+  Status alloc_slab_scratch(int index, const std::string& name);
+  Kind expert_kind(const ExpertsView& e) const { return kind_of(e.first.format, std::nullopt, model_.w4a8); }
 
   LoadedModel& model_;
   const ModelConfig& config_;
@@ -77,30 +83,66 @@ Status ModelLoader::load_layer(int index, const LayerWeights& w) {
 }
 
 Status ModelLoader::load_host_experts(int index, const LayerWeights& w) {
+  if (model_.stream.count > 0) RETURN_IF_ERROR(load_expert_biases(index, w));
   if (up_.counts_only()) return {};
   return host_->add(model_.layers[index].shape, w, {}, fmt::format("layer {}", index)).status();
 }
 
-Status ModelLoader::alloc_slabs(int index, const std::string& name) {
+Status ModelLoader::load_expert_biases(int index, const LayerWeights& w) {
   Layer& layer = model_.layers[index];
+  const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
+  ASSIGN_OR_RETURN(layer.gate_bias, up_.vector({w.gate_bias}, name("gate bias")));
+  ASSIGN_OR_RETURN(layer.up_bias, up_.vector({w.up_bias}, name("up bias")));
+  ASSIGN_OR_RETURN(layer.down_bias, up_.vector({w.down_bias}, name("down bias")));
+  return {};
+}
+
+Status ModelLoader::alloc_slabs(Layer& layer, const char* part, const std::string& name) {
   const size_t experts = config_.experts;
-  ASSIGN_OR_RETURN(layer.fc1_slabs,
-                   up_.buffer(experts * model_.slab_layout.fc1_bytes(), 0, kExpertsPart, name));
-  ASSIGN_OR_RETURN(layer.fc2_slabs,
-                   up_.buffer(experts * model_.slab_layout.fc2_bytes(), 0, kExpertsPart, name));
+  ASSIGN_OR_RETURN(layer.fc1_slabs, up_.buffer(experts * model_.slab_layout.fc1_bytes(), 0, part, name));
+  ASSIGN_OR_RETURN(layer.fc2_slabs, up_.buffer(experts * model_.slab_layout.fc2_bytes(), 0, part, name));
+  return {};
+}
+
+Status ModelLoader::alloc_slab_scratch(int index, const std::string& name) {
+  Layer& layer = model_.layers[index];
   ASSIGN_OR_RETURN(layer.slab_hidden, up_.buffer(slab_scratch_bytes(kSlabRows), 0xFF, kExpertsPart, name));
   const std::vector<float> scales(kSlabRows, 1.0f / layer.mlp_factor);
   const size_t bytes = kSlabRows * sizeof(float);
   return up_.put(model_.slab_scales, index * bytes, scales.data(), bytes, name);
 }
 
+// As layers have it, and the pieces of packed panels that the CPU's memory sends.
+Status ModelLoader::make_stream_room(const LayerWeights& w) {
+  const char* const name = "experts on their way";
+  StreamRoom& room = model_.stream;
+  for (int i = 0; i < room.count; ++i) {
+    Layer& layer = room.layers[static_cast<size_t>(i)];
+    if (model_.slabs) RETURN_IF_ERROR(alloc_slabs(layer, kStreamPart, name));
+    ASSIGN_OR_RETURN(layer.gate_up, up_.room({w.gate, w.up}, expert_kind(w.gate), RowOrder::kPairs,
+                                             kStreamPart, name, model_.slabs));
+    ASSIGN_OR_RETURN(layer.down, up_.room({w.down}, expert_kind(w.down), RowOrder::kPlain, kStreamPart, name,
+                                          model_.slabs));
+  }
+  const auto piece = [&](int64_t pairs, int64_t cols) {
+    const auto values = static_cast<size_t>(pairs * kPair * kPanel * cols);
+    return stream_piece(w.gate.count, values / 2, values / kBlock).bytes;
+  };
+  const auto pairs = [](int64_t panels) { return (panels + kPair - 1) / kPair; };
+  room.arrival_bytes = std::max(piece((w.gate.first.rows + kPanel - 1) / kPanel, w.gate.first.cols),
+                                piece(pairs((w.down.first.rows + kPanel - 1) / kPanel), w.down.first.cols));
+  ASSIGN_OR_RETURN(room.arrivals, up_.buffer(kArrivals * room.arrival_bytes, 0, kStreamPart, name));
+  return {};
+}
+
 Status ModelLoader::load_experts(int index, const LayerWeights& w) {
   Layer& layer = model_.layers[index];
   const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
-  ASSIGN_OR_RETURN(layer.gate_bias, up_.vector({w.gate_bias}, name("gate bias")));
-  ASSIGN_OR_RETURN(layer.up_bias, up_.vector({w.up_bias}, name("up bias")));
-  ASSIGN_OR_RETURN(layer.down_bias, up_.vector({w.down_bias}, name("down bias")));
-  if (model_.slabs) RETURN_IF_ERROR(alloc_slabs(index, name("experts")));
+  RETURN_IF_ERROR(load_expert_biases(index, w));
+  if (model_.slabs) {
+    RETURN_IF_ERROR(alloc_slabs(layer, kExpertsPart, name("experts")));
+    RETURN_IF_ERROR(alloc_slab_scratch(index, name("experts")));
+  }
   const SlabParams fc1{.layout = model_.slab_layout,
                        .bias = {layer.gate_bias.as<float>(), layer.up_bias.as<float>()},
                        .out = layer.fc1_slabs.as<uint8_t>(),
@@ -110,10 +152,10 @@ Status ModelLoader::load_experts(int index, const LayerWeights& w) {
                        .bias = {layer.down_bias.as<float>()},
                        .out = layer.fc2_slabs.as<uint8_t>(),
                        .expert_bytes = model_.slab_layout.fc2_bytes()};
-  const auto kind = [&](const ExpertsView& e) { return kind_of(e.first.format, std::nullopt, model_.w4a8); };
-  ASSIGN_OR_RETURN(layer.gate_up, up_.experts({w.gate, w.up}, kind(w.gate), RowOrder::kPairs, kExpertsPart,
-                                              name("gate_up experts"), model_.slabs ? &fc1 : nullptr));
-  ASSIGN_OR_RETURN(layer.down, up_.experts({w.down}, kind(w.down), RowOrder::kPlain, kExpertsPart,
+  ASSIGN_OR_RETURN(layer.gate_up,
+                   up_.experts({w.gate, w.up}, expert_kind(w.gate), RowOrder::kPairs, kExpertsPart,
+                               name("gate_up experts"), model_.slabs ? &fc1 : nullptr));
+  ASSIGN_OR_RETURN(layer.down, up_.experts({w.down}, expert_kind(w.down), RowOrder::kPlain, kExpertsPart,
                                            name("down experts"), model_.slabs ? &fc2 : nullptr));
   return {};
 }
@@ -178,6 +220,7 @@ Status ModelLoader::run(const ModelWeights& weights, const LoadProgress& progres
   ASSIGN_OR_RETURN(model_.final_norm, up_.vector({weights.final_norm}, "final norm", &top));
   model_.final_factor = f16_factor(config_.hidden, top);
   RETURN_IF_ERROR(done(-1, 1));
+  if (model_.stream.count > 0) RETURN_IF_ERROR(make_stream_room(weights.layers[model_.host_from]));
   for (int i = 0; i < config_.layers; ++i) {
     RETURN_IF_ERROR(load_adapted(i, weights));
     RETURN_IF_ERROR(done(i, i + 2));
@@ -211,12 +254,19 @@ Paths paths_of(const ModelConfig& c, const ModelWeights& stored, const BackendOp
           .slab_layout = layout};
 }
 
+bool may_stream(const ModelWeights& weights, const BackendOptions& options, int host_layers) {
+  return host_layers > 0 && options.experts.stream_rows != ExpertPlacement::kNever && all_mxfp4(weights);
+}
+
 namespace {
 
-LoadedModel model_of(const ModelConfig& config, const Paths& paths, int host_layers) {
+LoadedModel model_of(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options,
+                     const Paths& paths, int host_layers) {
   LoadedModel model;
   model.config = config;
   model.host_from = config.layers - host_layers;
+  if (may_stream(weights, options, host_layers))
+    model.stream.count = std::min<int>(host_layers, std::size(model.stream.layers));
   static_cast<Paths&>(model) = paths;
   return model;
 }
@@ -225,7 +275,7 @@ LoadedModel model_of(const ModelConfig& config, const Paths& paths, int host_lay
 
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
                                     const BackendOptions& options, const Paths& paths, int host_layers) {
-  LoadedModel model = model_of(config, paths, host_layers);
+  LoadedModel model = model_of(config, weights, options, paths, host_layers);
   Uploader counter;
   // What cannot be counted is refused by load_model.
   if (!ModelLoader(model, options, counter).run(cut(weights, config, options.rank.share), {}).ok()) return {};
@@ -240,7 +290,7 @@ Result<LoadedModel> load_model(const ModelConfig& config, const ModelWeights& we
   RETURN_IF_ERROR(check_adapters(weights, options));
   RETURN_IF_ERROR(check_host(weights, host_layers));
   RETURN_IF_ERROR(check_rank(config, paths_of(config, weights, options), options.rank));
-  LoadedModel model = model_of(config, paths_of(config, weights, options), host_layers);
+  LoadedModel model = model_of(config, weights, options, paths_of(config, weights, options), host_layers);
   RETURN_IF_ERROR(load_quad_kernels(model.w4a8, model.dense_mx));
   model.emulated = emulates_quads();
   Uploader up;

@@ -11,9 +11,11 @@ namespace moesaic::cuda {
 // options.moe_path must be resolved: kW4A8 where kAuto stands for it.
 Paths paths_of(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
 // The memory that the model's weights take, by part. host_layers: the experts of the last so many layers are
-// the host's, and are not counted.
+// the host's, and are not counted, but the room is for those that steps bring here (kStreamPart).
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
                                     const BackendOptions& options, const Paths& paths, int host_layers);
+// Whether steps may bring the experts of host layers to the device (ops/expert_stream.h).
+bool may_stream(const ModelWeights& weights, const BackendOptions& options, int host_layers);
 // Uploads and repacks. host: gets the experts of the last host_layers layers; null if those are none. An
 // error for a model that the kernels do not take, a damaged tensor or lack of memory.
 Result<LoadedModel> load_model(const ModelConfig& config, const ModelWeights& weights,

@@ -292,12 +292,18 @@ Result<Matrix> Uploader::pairs(const MatrixView& gate, const MatrixView& up, Kin
   return out;
 }
 
-Result<Matrix> Uploader::experts(const std::vector<ExpertsView>& sections, Kind kind, RowOrder order,
-                                 const char* part, const std::string& name, const SlabParams* slabs) {
+Result<Matrix> Uploader::room(const std::vector<ExpertsView>& sections, Kind kind, RowOrder order,
+                              const char* part, const std::string& name, bool slabs) {
   Matrix out{.kind = kind, .order = order, .cols = sections[0].first.cols, .experts = sections[0].count};
   for (const ExpertsView& s : sections) out.rows += s.first.rows;
   out.weight_tiles = weight_tiles_of(out.rows);
-  RETURN_IF_ERROR(slabs != nullptr ? note(name) : allocate(out, part, name));
+  RETURN_IF_ERROR(slabs ? note(name) : allocate(out, part, name));
+  return out;
+}
+
+Result<Matrix> Uploader::experts(const std::vector<ExpertsView>& sections, Kind kind, RowOrder order,
+                                 const char* part, const std::string& name, const SlabParams* slabs) {
+  ASSIGN_OR_RETURN(Matrix out, room(sections, kind, order, part, name, slabs != nullptr));
   if (counts_only()) return out;
   const int64_t each = std::max<int64_t>(1, sent_bytes(sections) / out.experts);
   const int64_t step = resident(sections[0].first.data) != nullptr

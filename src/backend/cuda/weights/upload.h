@@ -40,6 +40,9 @@ class Uploader {
   // slabs, if wanted: the experts go there, and not into the matrix. Sources, experts and fault are not read.
   Result<Matrix> experts(const std::vector<ExpertsView>& sections, Kind kind, RowOrder order,
                          const char* part, const std::string& name, const SlabParams* slabs = nullptr);
+  // The place for experts, as experts() would fill it; slabs: they do not go into the matrix.
+  Result<Matrix> room(const std::vector<ExpertsView>& sections, Kind kind, RowOrder order, const char* part,
+                      const std::string& name, bool slabs);
   Result<Table> table(const MatrixView& m, const char* part, const std::string& name);
   // Floats one behind the other, checked for NaN and infinity; *largest: the largest magnitude.
   Result<DeviceBuffer> vector(const std::vector<MatrixView>& parts, const std::string& name,

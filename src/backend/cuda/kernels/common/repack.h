@@ -6,14 +6,19 @@
 
 namespace moesaic::cuda {
 
+// Of MXFP4 panels (backend/mxfp4_panels.h): which ones of a pair have a section's rows. kNone: it is not in
+// panels.
+enum class Panels : uint8_t { kNone, kFirst, kSecond, kBoth };
+
 // A section as it was stored: rows of dense elements, scales of the formats that keep them apart. Strides in
-// bytes.
+// bytes; those of panels are from pair to pair.
 struct Raw {
   Format format = Format::kF32;
   int64_t rows = 0, row_stride = 0, scale_stride = 0;
   const uint8_t* data = nullptr;
   const uint8_t* scales = nullptr;
   int64_t expert_stride = 0, expert_scale_stride = 0;
+  Panels panels = Panels::kNone;
 };
 
 // The greatest of several faults is left. kTooLarge: a scale of kQ8_0 above kMostQ8Scale; F16 does not hold

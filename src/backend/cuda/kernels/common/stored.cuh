@@ -4,6 +4,7 @@
 #include <cuda_fp8.h>
 
 #include "backend/cuda/kernels/common/repack.h"
+#include "backend/mxfp4_panels.h"
 #include "mx/formats.h"
 
 namespace moesaic::cuda {
@@ -15,8 +16,24 @@ __device__ inline Raw of_expert(Raw s, int64_t expert) {
   return s;
 }
 
+// Of panels: two groups' words, of whose bytes one nibble each is wanted.
+__device__ inline uint8_t panel_codes(const Raw& s, int64_t row, int64_t b, int c, uint8_t (&codes)[8]) {
+  const bool both = s.panels == Panels::kBoth;
+  const int64_t pair = row / (both ? kPair * kPanel : kPanel);
+  const int panel = both ? static_cast<int>(row / kPanel % kPair) : s.panels == Panels::kSecond ? 1 : 0;
+  const int in_panel = static_cast<int>(row % kPanel);
+  const uint8_t* const groups = s.data + pair * s.row_stride + 4 * in_panel;
+  for (int j = 0; j < 2; ++j) {
+    const uint32_t word =
+        *reinterpret_cast<const uint32_t*>(groups + group_at<kMxfp4Groups>(panel, b, c % 2 * 2 + j));
+    for (int i = 0; i < 4; ++i) codes[4 * j + i] = word >> (8 * i + (c < 2 ? 0 : 4)) & 15;
+  }
+  return s.scales[pair * s.scale_stride + panel_scale_at(panel, b, in_panel)];
+}
+
 // Columns 8 c .. 8 c + 7 of block b: codes as they are stored, and their scale byte.
 __device__ inline uint8_t mxfp4_codes(const Raw& s, int64_t row, int64_t b, int c, uint8_t (&codes)[8]) {
+  if (s.panels != Panels::kNone) return panel_codes(s, row, b, c, codes);
   const uint8_t* r = s.data + row * s.row_stride;
   if (s.format == Format::kMxfp4Gguf) {
     for (int i = 0; i < 8; ++i) {

@@ -21,9 +21,13 @@ constexpr double kTolerance = 0.03;
 
 class Model {
  public:
-  explicit Model(int host_layers) {
+  explicit Model(int host_layers, int stream_rows = ExpertPlacement::kNever) {
     on_host::captures().no_begin = true;  // what is launched runs at once
-    auto made = create_cuda_backend({.threads = 2, .max_rows = kMaxRows, .tune = false, .gpu_memory = 1e18});
+    auto made = create_cuda_backend({.threads = 2,
+                                     .max_rows = kMaxRows,
+                                     .tune = false,
+                                     .experts = {.stream_rows = stream_rows},
+                                     .gpu_memory = 1e18});
     EXPECT_EQ(made.status().message(), "");
     backend_ = std::move(made).value();
     load(host_layers);
@@ -113,6 +117,54 @@ TEST(HostExpertsOnCuda, AgreeWithTheDevicesOwn) {
   }
 }
 
+// Where experts come to the device the bits are those of a device that has them. A step of few rows is the
+// CPU's, and what comes after it differs by its rounding.
+TEST(HostExpertsOnCuda, StreamedOnesGiveTheDevicesBits) {
+  const std::vector<std::vector<int>> steps = {{8, 1}, {8, 7, 5}, {3, 8, 1, 8}, {8, 8, 8, 8}};
+  Model device(0);
+  std::vector<std::vector<float>> want;
+  for (const auto& rows : steps) want.push_back(device.step(rows));
+  want.push_back(device.step({2, 1}));
+  for (int layers = 1; layers <= kLayers; ++layers) {
+    Model host(layers, 9);
+    for (size_t i = 0; i < steps.size(); ++i)
+      EXPECT_EQ(host.step(steps[i]), want[i]) << layers << " layers, step " << i;
+    const std::vector<float> got = host.step({2, 1});
+    ASSERT_EQ(host.status().message(), "");
+    EXPECT_LT(distance(got, want.back()), kTolerance) << layers;
+    EXPECT_GT(distance(got, want.back()), 0) << layers;
+  }
+}
+
+// Steps of both kinds in turn: what one left behind is not in the other's way.
+TEST(HostExpertsOnCuda, StreamedStepsAndOthersTakeTurns) {
+  const std::vector<std::vector<int>> steps = {{8, 8}, {1}, {8, 8}, {1, 1}, {1}, {4, 8}, {8}, {8, 8, 8}};
+  Model device(0), host(2, 12);
+  for (const auto& rows : steps) {
+    const std::vector<float> want = device.step(rows), got = host.step(rows);
+    ASSERT_EQ(host.status().message(), "");
+    EXPECT_LT(distance(got, want), kTolerance);
+  }
+}
+
+// What is measured at a load is told, and decides.
+TEST(HostExpertsOnCuda, TheBreakEvenIsMeasured) {
+  Model host(1, ExpertPlacement::kMeasured);
+  EXPECT_NE(host.backend().caps().measured.find("tokens or more bring experts to the GPU"),
+            std::string::npos);
+  host.step({8, 8});
+  EXPECT_EQ(host.status().message(), "");
+  EXPECT_EQ(Model(1).backend().caps().measured, "");
+  EXPECT_EQ(Model(0, ExpertPlacement::kMeasured).backend().caps().measured, "");
+}
+
+// A row's bits must not depend on what is beside it.
+TEST(HostExpertsOnCuda, NothingIsStreamedForBatchInvariance) {
+  auto made = create_cuda_backend(
+      {.max_rows = kMaxRows, .batch_invariant = true, .experts = {.host_layers = 1, .stream_rows = 9}});
+  EXPECT_NE(made.status().message().find("--batch-invariant"), std::string::npos);
+}
+
 // The device has no room for what the host has.
 TEST(HostExpertsOnCuda, AreCountedWhereTheyAre) {
   const auto experts = [](const std::vector<MemoryPart>& parts) {
@@ -130,6 +182,19 @@ TEST(HostExpertsOnCuda, AreCountedWhereTheyAre) {
   EXPECT_EQ(here(none), 0);
   EXPECT_EQ(there(all), 0);
   EXPECT_NEAR(there(some), there(none) / 3, 1);
+  Model streamed(2, 9);
+  const std::vector<MemoryPart> parts =
+      streamed.backend().host_placement()->host_memory(streamed.model_config(), streamed.weights());
+  EXPECT_EQ(parts.front().name, kLockedExpertsPart);
+  EXPECT_NEAR(parts.front().bytes, 2 * there(some), 1);
+  const auto room = [](Model& m) {
+    double bytes = 0;
+    for (const MemoryPart& p : m.backend().memory(m.model_config(), m.weights(), {}))
+      bytes += p.name == kStreamPart ? p.bytes : 0;
+    return bytes;
+  };
+  EXPECT_EQ(room(some), 0);
+  EXPECT_GT(room(streamed), 2 * here(all) / 3);
   EXPECT_EQ(all.backend().host_placement()->host_name(), "");
   EXPECT_NE(some.backend().host_placement()->host_name().find("2 threads"), std::string::npos);
 }
@@ -161,6 +226,22 @@ TEST(HostExpertsOnCuda, ArePlacedAsAskedFor) {
 }
 
 // The device samples, and the next step is launched before its tokens are taken.
+TEST(HostExpertsOnCuda, AutomaticWithoutAPlanIsWhatFits) {
+  const ModelConfig c = small_config(kLayers);
+  const ModelWeights weights = make_random_model(c, {});
+  for (const auto& [gpu_memory, layers] : {std::pair{1e18, 0}, {1.0, kLayers}}) {
+    auto made = create_cuda_backend({.threads = 1,
+                                     .max_rows = kMaxRows,
+                                     .tune = false,
+                                     .experts = {.automatic = true, .stream_rows = ExpertPlacement::kNever},
+                                     .gpu_memory = gpu_memory});
+    EXPECT_TRUE(made.value()->caps().int8_experts);
+    ASSERT_EQ(made.value()->load(c, weights, {}).message(), "");
+    EXPECT_EQ(made.value()->host_placement()->host_layers(), layers);
+    EXPECT_EQ(made.value()->caps().int8_experts, layers > 0);
+  }
+}
+
 TEST(HostExpertsOnCuda, TwoStepsInFlight) {
   Model device(0), host(2);
   const std::vector<int32_t> want = device.two_steps(), got = host.two_steps();

@@ -15,8 +15,10 @@ double CpuBackend::read_bandwidth() {
 DecodeProbe CpuBackend::make_probe() {
   std::vector<ExpertWeights> layers;
   for (const Layer& layer : layers_) layers.push_back({&layer.gate_up, &layer.down});
-  const Format pack = layers_[0].gate_up.format;
-  const Rounding rounding = rounding_of(options_.moe_path, Operand::kExpertInput, pack);
+  const auto act_of = [&](Operand operand, const PackedMatrix& m) {
+    const bool rounds = rounding_of(options_.moe_path, operand, m.format).rounds();
+    return rounds ? Act::kF32 : act_format(m.format, kernels_);
+  };
   return {kernels_,
           pool_,
           ops_.workspaces(),
@@ -24,7 +26,7 @@ DecodeProbe CpuBackend::make_probe() {
           head_,
           config_.experts,
           config_.experts_per_token,
-          rounding.rounds() ? Act::kF32 : act_format(pack, kernels_)};
+          {act_of(Operand::kExpertInput, layers_[0].gate_up), act_of(Operand::kSwiglu, layers_[0].down)}};
 }
 
 ChosenTuning CpuBackend::choose_tuning() {

@@ -78,7 +78,7 @@ DecodeProbe CpuHostExperts::make_probe() {
           first.gate_up,
           first.shape.experts,
           first.shape.experts_per_token,
-          act_format(first.gate_up.format, kernels_)};
+          {act_format(first.gate_up.format, kernels_), act_format(first.down.format, kernels_)}};
 }
 
 Status CpuHostExperts::ready() {

@@ -45,7 +45,7 @@ double seconds_of(Work&& work) {
 
 DecodeProbe::DecodeProbe(const Kernels& kernels, ThreadPool& pool, std::vector<Workspace>& workspaces,
                          std::vector<ExpertWeights> layers, const PackedMatrix& head, int experts, int top_k,
-                         Act format)
+                         const ExpertActs& acts)
     : kernels_(kernels),
       pool_(pool),
       workspaces_(workspaces),
@@ -59,8 +59,12 @@ DecodeProbe::DecodeProbe(const Kernels& kernels, ThreadPool& pool, std::vector<W
     for (int64_t i = 0; i < kRows * cols; ++i) rows[i] = static_cast<float>(i % 7) - 3;
     act.assign(kernels_, pool_, as, rows.data(), cols, kRows, cols);
   };
-  assign(gate_up_act_, format, layers_[0].gate_up->cols);
-  assign(down_act_, format, layers_[0].down->cols);
+  const ExpertWeights first = layers_[0];
+  std::erase_if(layers_, [&](const ExpertWeights& layer) {
+    return layer.gate_up->format != first.gate_up->format || layer.down->format != first.down->format;
+  });
+  assign(gate_up_act_, acts.gate_up, first.gate_up->cols);
+  assign(down_act_, acts.down, first.down->cols);
   assign(head_act_, act_format(head_.format, kernels_), head_.cols);
 }
 

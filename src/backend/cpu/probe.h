@@ -6,9 +6,12 @@
 
 namespace moesaic::cpu {
 
-// The experts of a layer, as the backend has them.
+// The experts of a layer, as the backend has them, and the formats of activations that meet them.
 struct ExpertWeights {
   const PackedMatrix *gate_up, *down;
+};
+struct ExpertActs {
+  Act gate_up = Act::kF32, down = Act::kF32;
 };
 
 // One token through top_k experts of a layer, or through a part of lm_head: the kernels and loops of moe()
@@ -17,10 +20,10 @@ struct ExpertWeights {
 // holds them.
 class DecodeProbe {
  public:
-  // format: of the experts' activations.
+  // acts: what meets the first layer's matrices. Layers whose matrices have other formats are left out.
   DecodeProbe(const Kernels& kernels, ThreadPool& pool, std::vector<Workspace>& workspaces,
               std::vector<ExpertWeights> layers, const PackedMatrix& head, int experts, int top_k,
-              Act format);
+              const ExpertActs& acts);
 
   double seconds(const CpuTuning& tuning, ProbedPart part = ProbedPart::kExperts);  // of the next pass
   // The same of several tokens, at most the last of kExpandCounts. part: kDown or kDense.

@@ -213,9 +213,17 @@ class CpuTuningProbe : public testing::Test {
                    reinterpret_cast<std::byte*>(scales_.data()));
     return pack_panels(Format::kMxfp4, kCols, stack({&view}), "test", kernels_, pool_).value();
   }
-  DecodeProbe probe() {
-    return {kernels_, pool_,    workspaces_, {{&gate_up_, &down_}},
-            head_,    kExperts, 2,           act_format(Format::kMxfp4, kernels_)};
+  DecodeProbe probe() { return probe({{&gate_up_, &down_}}); }
+  DecodeProbe probe(std::vector<ExpertWeights> layers) {
+    const ExpertActs acts{act_format(layers[0].gate_up->format, kernels_),
+                          act_format(layers[0].down->format, kernels_)};
+    return {kernels_, pool_, workspaces_, std::move(layers), head_, kExperts, 2, acts};
+  }
+  PackedMatrix floats() {
+    const std::vector<float> values(size_t{kRows} * kCols, 0.5f);
+    const MatrixView view =
+        dense_view(Format::kF32, kRows, kCols, reinterpret_cast<const std::byte*>(values.data()));
+    return pack_panels(Format::kF32, kCols, stack({&view}), "test", kernels_, pool_).value();
   }
 
   static constexpr int kExperts = 4, kRows = kExperts * 64, kCols = 96;
@@ -247,6 +255,18 @@ TEST_F(CpuTuningProbe, MeasuresEveryCandidateAndChoosesOneOfEachSetting) {
     EXPECT_EQ(chosen, 1);
   }
   EXPECT_EQ(m.chosen.source, TuningSource::kMeasured);
+}
+
+// A file may have gate and up in one format and down in another, and other layers the other way round.
+TEST_F(CpuTuningProbe, MatricesOfALayerMayHaveTwoFormats) {
+  const PackedMatrix plain = floats();
+  DecodeProbe p = probe({{&gate_up_, &plain}, {&plain, &down_}, {&gate_up_, &plain}});
+  EXPECT_EQ(p.layers().size(), 2u);
+  EXPECT_EQ(p.pass_bytes(), (gate_up_.bytes() + plain.bytes()) / 2);
+  EXPECT_FALSE(p.expands(ProbedPart::kDown));
+  EXPECT_GT(measure_tuning(p, 0.05).candidates.size(), 0u);
+  DecodeProbe other = probe({{&plain, &down_}});
+  EXPECT_GT(measure_tuning(other, 0.05).candidates.size(), 0u);
 }
 
 TEST_F(CpuTuningProbe, ExpertsThatFitTheCachesAreNotMeasured) {

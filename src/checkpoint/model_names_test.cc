@@ -198,5 +198,21 @@ TEST_F(Stores, LmStudioNamesItsFolders) {
   EXPECT_EQ(found("openai/x"), model);
 }
 
+// Models that were there before the folder was moved, and the second of the names that LM Studio gives.
+TEST_F(Stores, LmStudioKeepsItsFirstFolder) {
+  const std::string own = gguf("lms/models/p/own/m.gguf", "gpt-oss");
+  EXPECT_EQ(found("p/own"), own);
+  const std::string moved = gguf("elsewhere/p/moved/m.gguf", "gpt-oss");
+  put("lms/settings.json", R"({"downloadsFolder": ")" + path("elsewhere") + "\"}");
+  EXPECT_EQ(found("p/own"), own);
+  EXPECT_EQ(found("p/moved"), moved);
+  std::vector<std::string> listed;
+  for (const FoundModel& model : models_here(places())) listed.push_back(model.name);
+  EXPECT_EQ(listed, (std::vector<std::string>{"p/moved", "p/own"}));
+  put("lms/hub/models/openai/x/manifest.json",
+      R"({"dependencies": [{"sources": [{"user": "p", "repo": "gone"}, {"user": "p", "repo": "own"}]}]})");
+  EXPECT_EQ(found("openai/x"), own);
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -97,5 +97,33 @@ TEST(Speculator, FindsOutWhenDraftsAreRightAgain) {
   EXPECT_LT(run_paced(speculator, PacedDevice{.chance = 0.9}, 1, 2000), 0.8);
 }
 
+// Another program takes the machine for a second, in a step without drafts or with them.
+TEST(Speculator, AStallEndsNoDraftsThatAreRight) {
+  constexpr StepAccount kDrafts{.rows = 1, .drafted = 2, .spent = 6e-4};
+  for (const bool drafted : {false, true}) {
+    Speculator speculator(std::make_unique<GuessingHead>(), 0);
+    run_paced(speculator, PacedDevice{.chance = 0.9}, 1, 1000);
+    if (drafted)
+      speculator.measured(kDrafts, 3, StepKind::kDrafted, 1.0);
+    else
+      speculator.measured({.rows = 1}, 1, StepKind::kStopped, 1.0);
+    EXPECT_LT(run_paced(speculator, PacedDevice{.chance = 0.9}, 1, 200), 0.8) << drafted;
+  }
+}
+
+// Steps with drafts take longer than was expected when they were launched.
+TEST(Speculator, RestsWhereDraftsCostMoreThanExpected) {
+  Speculator speculator(std::make_unique<GuessingHead>(), 0);
+  run_paced(speculator, PacedDevice{.chance = 0.9}, 1, 1000);
+  const auto decide = [&] {
+    speculator.draft({}, {.rows = 1, .free_rows = 8}, [](Request&, int, int n) { return n; });
+    return speculator.follows_steps();
+  };
+  EXPECT_TRUE(decide());
+  for (int i = 0; i < 20; ++i)
+    speculator.measured({.rows = 1, .drafted = 2, .spent = 6e-4}, 3, StepKind::kDrafted, 3e-3);
+  EXPECT_FALSE(decide());
+}
+
 }  // namespace
 }  // namespace moesaic

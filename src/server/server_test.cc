@@ -59,15 +59,15 @@ TEST_F(ServerTest, LargeRequestsDoNotDelaySmallOnes) {
   until("moesaic:num_requests_preparing", 0);
 }
 
-// Streams that go on until the context is full, and no time for them once the server is to end.
-class DrainTest : public ServerTest {
+// Streams that go on until the context is full.
+class EndlessTest : public ServerTest {
  protected:
-  DrainTest() : ServerTest(16384, options_with([](ServerOptions& o) { o.limits.drain_time = seconds(0); })) {}
+  explicit EndlessTest(const ServerOptions& options) : ServerTest(16384, options) {}
 
   // A chat whose answer cannot end by itself.
   std::string endless(const std::string& more) const {
     const std::string body = R"({"prompt": "<|return|><|call|><|end|>", "parse_special": true})";
-    const std::string ids = const_cast<DrainTest*>(this)->exchange(request(body, "/tokenize"));
+    const std::string ids = const_cast<EndlessTest*>(this)->exchange(request(body, "/tokenize"));
     const size_t begin = ids.find("\"tokens\":[") + 10;
     std::string bias;
     for (const char c : ids.substr(begin, ids.find(']', begin) - begin))
@@ -75,6 +75,28 @@ class DrainTest : public ServerTest {
     return R"("logit_bias": {")" + bias + "\":-100}, " + more;
   }
 };
+
+// No time for them once the server is to end.
+class DrainTest : public EndlessTest {
+ protected:
+  DrainTest() : EndlessTest(options_with([](ServerOptions& o) { o.limits.drain_time = seconds(0); })) {}
+};
+
+// A second for each answer.
+class TimedTest : public EndlessTest {
+ protected:
+  TimedTest() : EndlessTest(options_with([](ServerOptions& o) { o.limits.request_time = seconds(1); })) {}
+};
+
+TEST_F(TimedTest, AnAnswerThatTakesTooLongEndsWithAnError) {
+  const std::string whole = exchange(request(ask(endless(R"("stream": false)"))));
+  EXPECT_EQ(whole.find("HTTP/1.1 504 "), 0) << whole.substr(0, 400);
+  EXPECT_NE(whole.find(R"("code":"timeout")"), std::string::npos) << whole.substr(0, 400);
+  const std::string streamed = exchange(request(ask(endless(R"("stream": true)"))));
+  EXPECT_EQ(streamed.find("HTTP/1.1 200 "), 0) << streamed.substr(0, 400);
+  EXPECT_NE(streamed.find("the answer took too long"), std::string::npos);
+  until("vllm:num_requests_running", 0);
+}
 
 // The answers have no end of their own before the context of 16384 tokens.
 TEST_F(DrainTest, ClientsThatLeaveAreForgotten) {
@@ -129,9 +151,11 @@ TEST_F(DrainTest, WhatIsLeftEndsWithAnError) {
 }
 
 TEST_F(ServerTest, RefusesWhatDoesNotFitIntoTheQueue) {
+  EXPECT_TRUE(shows("moesaic:refused_busy_total", 0));
   const std::string answer = exchange(request(ask(R"("n": 16)")));
   EXPECT_NE(answer.find(" 429 "), std::string::npos) << answer;
   EXPECT_NE(answer.find("Retry-After: "), std::string::npos) << answer;
+  EXPECT_TRUE(shows("moesaic:refused_busy_total", 1));
 }
 
 TEST(ServerStart, AModelThatDoesNotLoadEndsTheServer) {

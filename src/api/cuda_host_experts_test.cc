@@ -95,11 +95,6 @@ class CudaStreamedExperts : public CudaHostExperts {
     MoePath path;
   };
 
-  void SetUp() override {
-    CudaHostExperts::SetUp();
-    if (IsSkipped()) return;
-    weights_ = make_random_model(config_, {.seed = 3});
-  }
   std::unique_ptr<Backend> load(int host_layers, int stream_rows, const Kernels& kernels) const {
     auto made = create_backend("cuda", {.moe_path = kernels.path,
                                         .portable = kernels.portable,
@@ -107,7 +102,7 @@ class CudaStreamedExperts : public CudaHostExperts {
                                         .tune = false,
                                         .experts = {.host_layers = host_layers, .stream_rows = stream_rows}});
     EXPECT_EQ(made.status().message(), "");
-    EXPECT_EQ(made.value()->load(config_, weights_, {}).message(), "");
+    EXPECT_EQ(made.value()->load(config_, weights(), {}).message(), "");
     const int pages = kTokens / 32 + 1;
     EXPECT_EQ(made.value()
                   ->alloc_kv({.full_pages = pages, .window_pages = pages, .logit_rows = kMaxRows})
@@ -145,6 +140,11 @@ class CudaStreamedExperts : public CudaHostExperts {
   static constexpr Kernels kKernels[] = {{"this GPU's", false, MoePath::kAuto},
                                          {"every GPU's", true, MoePath::kAuto},
                                          {"w4a8", false, MoePath::kW4A8}};
+  // Seconds to make: once for all tests.
+  const ModelWeights& weights() const {
+    static const ModelWeights all = make_random_model(config_, {.seed = 3});
+    return all;
+  }
   const ModelConfig config_ = [] {
     ModelConfig c{.name = "test",
                   .layers = kLayers,
@@ -153,7 +153,7 @@ class CudaStreamedExperts : public CudaHostExperts {
                   .heads = 8,
                   .kv_heads = 2,
                   .head_dim = 64,
-                  .experts = 16,
+                  .experts = 8,
                   .experts_per_token = 4,
                   .vocab = 500,
                   .window = 128,
@@ -161,7 +161,6 @@ class CudaStreamedExperts : public CudaHostExperts {
     c.sliding = {true, false, true};
     return c;
   }();
-  ModelWeights weights_;
 };
 
 // The GPU computes with what came to it: bit for bit as with what it has.

@@ -1,7 +1,6 @@
 #!/bin/bash
 # All host code built for 64-bit Arm; its unit tests run under qemu-user, and the bundled model answers. Tests of the label
-# `native` are left to native machines: emulation makes minutes of their seconds. So it does of what is long in order to be
-# timed.
+# `native` are left to native machines: emulation makes minutes of their seconds. So are the cases below, whose inputs are large.
 set -euo pipefail
 cd "$(dirname "$0")/.." && . tools/check_lib.sh
 [ "$(uname -m)" = aarch64 ] && skip "this machine is aarch64 itself"
@@ -14,5 +13,8 @@ for cpu in neoverse-n1 cortex-a53; do
   emulate $cpu src/backend/cpu/cpu_backend_test
 done
 emulate max tests/tiny/bundled_model_test --gtest_filter=BundledModel.CallsTools
-export GTEST_FILTER='-Tokenizer.HostileTexts*:O200k.AMegabyte*:TokenMasks.*:Hostile*:ManyEntries.*'
+export GTEST_FILTER='-Tokenizer.HostileTexts*:O200k.AMegabyte*:TokenMasks.*:Hostile*:ManyEntries.*:AddedTokens.Many*'
+GTEST_FILTER+=':LimitedJson.BoundsWhatIsBuilt:LimitedJson.TakesWhatRequestsHold:LimitedJson.FilesMayBeLarge:Bpe.LongPieces*'
+GTEST_FILTER+=':Bpe.WhatComesLateChangesWhatWasSettled:CheckpointTest.DummiesHaveTheTrueShapes'
+GTEST_FILTER+=':CheckpointTest.OneExpertAndOneTokenKeepTheirRank:ThreadPool.EndsWheneverItsOwnerEnds'
 ctest --test-dir build/aarch64 -LE native --output-on-failure --no-tests=error --timeout 1200 -j "$jobs" | summary

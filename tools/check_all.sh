@@ -44,6 +44,7 @@ for lane in "${lanes[@]}"; do
   done &
 done
 wait
+echo "all stages: $SECONDS s"
 cat $logs/ctest.log 2>/dev/null
 if [ -s $logs/failed ]; then
   echo "failed stages: $(paste -sd ' ' $logs/failed)"

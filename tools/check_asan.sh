@@ -1,8 +1,8 @@
 #!/bin/bash
 # The tests once more under clang's AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer, but for those that
 # take minutes of it with the code that others run: true shapes, larger models, another device below the same engine, every
-# place where an answer can be cut, and what takes long enough to be timed. The page's tests are left out as well: the server
-# sees of them what other clients send it. The fuzz stage uses the same build.
+# place where an answer can be cut, random load of whole engines (some of it runs), and what takes long enough to be timed. The
+# page's tests are left out as well: the server sees of them what other clients send it. The fuzz stage uses the same build.
 set -euo pipefail
 cd "$(dirname "$0")/.." && . tools/check_lib.sh
 need clang++
@@ -14,6 +14,8 @@ slow+=':Devices/*/reference:SpeculativeAnswers.AreTheSameOnTheReference:Verify.T
 slow+=':GgufFiles.TableOfThePageIsWhatIsLoaded:Verify.MxActivationsRoundMxfp4ExpertsOnly'
 slow+=':Answers.AreABeginningOfTheWholeWhereTheyAreCutOff:Speculation.TheDistributionIsUnchanged:SamplerFilters.*'
 slow+=':Tokenizer.HostileTextsTakeTimeByTheirLength:O200k.AMegabyteOfAnythingIsLinear:TokenMasks.OfCountedParts'
+slow+=':Load.EachRequestGivesWhatItGivesAlone:Load.AHeadsDraftsChangeNoToken:Fairness.RandomClientsGetTheirShares'
+slow+=':ManyEntries.TensorsOfSafetensors:ManyEntries.AKeyThatStandsTwiceIsStillFound'
 slow+=':TokenMasks.AreFastWithARealVocabulary:ServerTest.LargeRequestsDoNotDelaySmallOnes'
 export UBSAN_OPTIONS=print_stacktrace=1 GTEST_FILTER="-$slow"
 ctest --test-dir build/asan -LE fuzz -E '^(client_page|docs_|benchmarks_page_|gguf_goldens_)' --output-on-failure --no-tests=error --timeout 900 -j "$jobs" | summary

@@ -115,34 +115,40 @@ struct Tokens {
   }
 };
 
+const Tokens kTokens;
+
+// Eight tokens on the full device.
+const std::vector<float>& full_device() {
+  static const std::vector<float> result = kTokens.run<Full::EightTokens>(8);
+  return result;
+}
+
+bool begins_like_full_device(const std::vector<float>& got) {
+  return std::equal(got.begin(), got.end(), full_device().begin());
+}
+
 TEST(DecodeExperts, GiveTheSameBitsInAnyBatch) {
   ASSERT_EQ(experts().fault, 0);
-  const Tokens tokens;
-  const std::vector<float> one = tokens.run<Full::OneToken>(1), two = tokens.run<Full::TwoTokens>(2),
-                           three = tokens.run<Full::FourTokens>(3), eight = tokens.run<Full::EightTokens>(8);
+  const std::vector<float>& eight = full_device();
   Error error;
   for (const int token : {0, 1, 2, 5, 7}) {
-    const std::vector<double> want = tokens.expected(token);
+    const std::vector<double> want = kTokens.expected(token);
     for (int i = 0; i < kHidden; ++i) {
-      const float residual = tokens.residual[token * kHidden + i];
+      const float residual = kTokens.residual[token * kHidden + i];
       error.add(eight[token * kHidden + i] - residual, want[i] - residual);
     }
   }
   EXPECT_LT(error.relative(), 5e-4);  // h is rounded to F16
-  const auto begins_like_eight = [&](const std::vector<float>& fewer) {
-    return std::equal(fewer.begin(), fewer.end(), eight.begin());
-  };
-  EXPECT_TRUE(begins_like_eight(one));
-  EXPECT_TRUE(begins_like_eight(two));
-  EXPECT_TRUE(begins_like_eight(three));
+  EXPECT_TRUE(begins_like_full_device(kTokens.run<Full::OneToken>(1)));
+  EXPECT_TRUE(begins_like_full_device(kTokens.run<Full::TwoTokens>(2)));
+  EXPECT_TRUE(begins_like_full_device(kTokens.run<Full::FourTokens>(3)));
 }
 
 // The device has no room for a CTA: the others do not wait for ever, and say so. Its part of h is missing,
 // and with it every row's sum.
 TEST(DecodeExperts, GiveUpWhereACtaDoesNotCome) {
-  const Tokens tokens;
-  EXPECT_TRUE(std::isnan(tokens.run<Full::OneToken>(1, kFullSms, kFullSms - 1, kGaveUp)[0]));
-  EXPECT_TRUE(std::isnan(tokens.run<Full::TwoTokens>(2, kFullSms, kFullSms - 1, kGaveUp)[0]));
+  EXPECT_TRUE(std::isnan(kTokens.run<Full::OneToken>(1, kFullSms, kFullSms - 1, kGaveUp)[0]));
+  EXPECT_TRUE(std::isnan(kTokens.run<Full::TwoTokens>(2, kFullSms, kFullSms - 1, kGaveUp)[0]));
 }
 
 // Sums do not depend on who owns a row: the bits are those of the full device, which are compared above.
@@ -150,15 +156,10 @@ class DecodeExpertsOnSms : public testing::TestWithParam<int> {};
 TEST_P(DecodeExpertsOnSms, GiveTheBitsOfTheFullDevice) {
   const int sms = GetParam();
   ASSERT_EQ(experts(sms).fault, 0);
-  static const Tokens tokens;
-  static const std::vector<float> want = tokens.run<Full::EightTokens>(8);
-  const auto is_wanted = [&](const std::vector<float>& got) {
-    return std::equal(got.begin(), got.end(), want.begin());
-  };
-  EXPECT_TRUE(is_wanted(tokens.run<Any::OneToken>(1, sms)));
-  EXPECT_TRUE(is_wanted(tokens.run<Any::TwoTokens>(2, sms)));
-  EXPECT_TRUE(is_wanted(tokens.run<Any::FourTokens>(3, sms)));
-  EXPECT_TRUE(is_wanted(tokens.run<Any::EightTokens>(8, sms)));
+  EXPECT_TRUE(begins_like_full_device(kTokens.run<Any::OneToken>(1, sms)));
+  EXPECT_TRUE(begins_like_full_device(kTokens.run<Any::TwoTokens>(2, sms)));
+  EXPECT_TRUE(begins_like_full_device(kTokens.run<Any::FourTokens>(3, sms)));
+  EXPECT_TRUE(begins_like_full_device(kTokens.run<Any::EightTokens>(8, sms)));
 }
 // An H100 PCIe, an H20, and a slice of a device.
 INSTANTIATE_TEST_SUITE_P(Sms, DecodeExpertsOnSms, testing::Values(114, 78, 17),
@@ -166,13 +167,8 @@ INSTANTIATE_TEST_SUITE_P(Sms, DecodeExpertsOnSms, testing::Values(114, 78, 17),
 
 // A rank has some of the rows, and its CTAs may have none of an expert.
 TEST(DecodeExperts, OfRanksGiveTheBitsOfOne) {
-  const Tokens tokens;
-  const std::vector<float> want = tokens.run<Full::EightTokens>(8);
-  const auto is_wanted = [&](const std::vector<float>& got) {
-    return std::equal(got.begin(), got.end(), want.begin());
-  };
-  EXPECT_TRUE(is_wanted(tokens.run_ranks<Any::OneToken>(8, 1, 50)));
-  EXPECT_TRUE(is_wanted(tokens.run_ranks<Any::EightTokens>(2, 8, 17)));
+  EXPECT_TRUE(begins_like_full_device(kTokens.run_ranks<Any::OneToken>(8, 1, 50)));
+  EXPECT_TRUE(begins_like_full_device(kTokens.run_ranks<Any::EightTokens>(2, 8, 17)));
 }
 
 // Every row of FC2 has one owner, and nobody has two slabs more than another.

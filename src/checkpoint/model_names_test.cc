@@ -55,6 +55,8 @@ TEST(RepositoryNames, Parse) {
   for (const char* none : {"", "a", "a/", "/a", "a//b.gguf", "a/b/", "a/b:", "a/b/c", "a/b/../c.gguf",
                            "a/b/./c.gguf", "../b", "a/..", "a/b..c", "a b/c", "a/b:c/d", "a/b.gguf", "a/.b"})
     EXPECT_FALSE(repository_name(none)) << none;
+  EXPECT_EQ(repository_name(" a/b\n")->repository, "a/b");
+  for (const char* none : {" ", "\n", "a/ b", " /b"}) EXPECT_FALSE(repository_name(none)) << none;
   EXPECT_EQ(repository_of(hub_folder("a/b-c")), "a/b-c");
 }
 
@@ -66,9 +68,10 @@ TEST(RepositoryNames, Addresses) {
   };
   for (const std::string host :
        {"https://huggingface.co/", "http://huggingface.co/", "https://hf.co/", "huggingface.co/",
-        "https://www.huggingface.co/", "hf.co/", "HTTPS://HuggingFace.co/"}) {
+        "https://www.huggingface.co/", "hf.co/", "HTTPS://HuggingFace.co/", "hf://", "  https://hf.co/"}) {
     for (const char* end : {"", "/", "/tree/main", "/tree/main/", "?library=transformers", "#usage"})
       EXPECT_EQ(text(host + "openai/gpt-oss-20b" + end), "openai/gpt-oss-20b") << host << end;
+    EXPECT_EQ(text(host + "a/b:Q8_0 \r\n"), "a/b:Q8_0");
     for (const char* kind : {"/", "/blob/main/", "/resolve/main/"}) {
       EXPECT_EQ(text(host + "a/b" + kind + "c.gguf"), "a/b/c.gguf") << host << kind;
       EXPECT_EQ(text(host + "a/b" + kind + "Q8/c.gguf?download=true"), "a/b/Q8/c.gguf") << host << kind;

@@ -101,6 +101,8 @@ std::optional<std::string_view> behind_address(std::string_view name) {
   while (endpoint.ends_with('/')) endpoint.pop_back();
   endpoint += '/';
   if (endpoint.size() > 1 && small.starts_with(endpoint)) return name.substr(endpoint.size());
+  constexpr std::string_view kHubScheme = "hf://";
+  if (small.starts_with(kHubScheme)) return name.substr(kHubScheme.size());
   size_t start = 0;
   for (const std::string_view scheme : {"https://", "http://"}) {
     if (small.starts_with(scheme)) start = scheme.size();
@@ -198,6 +200,9 @@ bool stays_inside(std::string_view path, size_t most_name) {
 }
 
 std::optional<RepositoryName> repository_name(std::string_view name) {
+  constexpr std::string_view kSpace = " \t\r\n";  // about a name that was pasted
+  const size_t start = std::min(name.size(), name.find_first_not_of(kSpace));
+  name = name.substr(start, name.find_last_not_of(kSpace) + 1 - start);
   if (const auto page = behind_address(name)) return repository_of_page(*page);
   return plain_repository_name(name);
 }

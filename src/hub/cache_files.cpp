@@ -22,7 +22,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr double kGigabyte = 1e9;
 // https://bford.info/cachedir: programs for backups leave such folders out.
 constexpr const char* kCacheTag =
     "Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -32,6 +31,12 @@ Status failed(const std::string& path, int reason) {
   const bool full = reason == ENOSPC || reason == EDQUOT || reason == EFBIG;
   return error(StatusCode::kIo, "{}: {}{}", path, std::strerror(reason),
                full ? "; what has come is kept: make room and run it again" : "");
+}
+
+std::string size_words(double bytes) {
+  constexpr double kMegabyte = 1e6, kGigabyte = 1e9;
+  return bytes < kGigabyte ? fmt::format("{:.1f} MB", bytes / kMegabyte)
+                           : fmt::format("{:.1f} GB", bytes / kGigabyte);
 }
 
 Status make_folder(const fs::path& path) {
@@ -153,9 +158,8 @@ Status RepositoryCache::check_room(int64_t bytes) const {
   const auto wanted = static_cast<double>(bytes);
   if (left >= wanted) return {};
   return error(StatusCode::kIo,
-               "{}: {:.1f} GB are to come and {:.1f} GB are free; make room, or name another folder with "
-               "HF_HUB_CACHE",
-               cache_, wanted / kGigabyte, left / kGigabyte);
+               "{}: {} are to come and {} are free; make room, or name another folder with HF_HUB_CACHE",
+               cache_, size_words(wanted), size_words(left));
 }
 
 namespace {

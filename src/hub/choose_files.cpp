@@ -99,6 +99,9 @@ Result<Choice> choose_files(const Listing& listing, const RepositoryName& name, 
     const Status there = several(listing, models, models);
     return error(StatusCode::kNotFound, "{} has no {}; {}", listing.repository, name.tag, there.message());
   }
+  if (!name.tag.empty() && has_safetensors(listing, ""))
+    return error(StatusCode::kNotFound, "{}: it has no GGUF file, so no {}; its .safetensors: {}",
+                 listing.repository, name.tag, pull_command(listing.repository));
   if (name.tag.empty() && has_safetensors(listing, kOriginal)) return folder_choice(listing, kOriginal);
   return error(StatusCode::kNotFound, "{}: it has no .safetensors and no .gguf file{}", listing.repository,
                listing.files.empty() ? "; it is empty" : "");

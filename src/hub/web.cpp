@@ -6,6 +6,10 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <ctime>
+#include <iomanip>
+#include <locale>
+#include <sstream>
 #include <thread>
 
 #include "base/error.h"
@@ -39,6 +43,15 @@ double number_in(std::string_view text) {
   int64_t value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
   return code == std::errc() && value >= 0 ? static_cast<double>(value) : -1;
+}
+
+// Seconds until the time that begins a text, as headers write it ("Fri, 27 Nov 2026 18:00:00 GMT"); -1: none.
+double seconds_until(const std::string& text) {
+  std::tm parts{};
+  std::istringstream in(text);
+  in.imbue(std::locale::classic());
+  if (!(in >> std::get_time(&parts, "%a, %d %b %Y %H:%M:%S"))) return -1;
+  return std::max(0.0, std::difftime(timegm(&parts), std::time(nullptr)));
 }
 
 // The proxy of HTTP_PROXY, for URLs of http. libcurl takes that variable in small letters only, since a web
@@ -244,7 +257,8 @@ double seconds_to_wait(const Headers& headers, long status, int attempt) {
   constexpr double kFirst = 0.2, kMost = 10;
   const double backoff = std::min(kMost, kFirst * std::exp2(attempt - 1));
   if (status != kTooMany && status != kUnavailable) return backoff;
-  const double asked = number_in(value_of(headers, "retry-after"));
+  const std::string after = value_of(headers, "retry-after");
+  const double asked = std::max(number_in(after), seconds_until(after));
   if (asked >= 0) return std::max(asked, backoff);
   // "api";r=0;t=55: nothing is left, and the count begins anew in 55 seconds.
   const std::string limit = value_of(headers, "ratelimit");

@@ -1,5 +1,6 @@
 """`moesaic pull` against a hub on this machine: what it takes, how it goes on, and whatever a hub may do wrong."""
 
+import email.utils
 import hashlib
 import json
 import os
@@ -103,6 +104,8 @@ class Pull(PullCase):
         self.not_pulled(["4 models", re.escape(":Q8_0 (0.0 GB)"), re.escape("/gpt-oss-20b-UD-Q8_0.gguf"), ":BF16"])
         self.not_pulled(["has no Q2_K", ":Q4_K_M"], NAME + ":Q2_K")
         self.not_pulled(["no file sub/x.gguf"], NAME + "/sub/x.gguf")
+        self.hub.add("a/whole", model_files())
+        self.not_pulled(["no GGUF file, so no Q8_0", "moesaic pull a/whole$"], "a/whole:Q8_0")
         path = self.pull(NAME + ":q8_0")
         self.assertEqual((path.name, path.read_bytes()), ("gpt-oss-20b-Q8_0.gguf", ggufs["gpt-oss-20b-Q8_0.gguf"]))
         self.assertEqual(os.readlink(path), f"../../blobs/{self.hub.repositories[NAME].files[path.name].sum}")
@@ -240,6 +243,13 @@ class Wire(PullCase):
         start = time.monotonic()
         self.pull()
         self.assertGreater(time.monotonic() - start, 2)
+        at = lambda seconds: email.utils.formatdate(time.time() + seconds, usegmt=True)
+        self.hub.fail = [(429, {"Retry-After": at(2.9)})]
+        start = time.monotonic()
+        self.pull()
+        self.assertGreater(time.monotonic() - start, 0.9)
+        self.hub.fail = [(429, {"Retry-After": at(4000)})]
+        self.not_pulled(["no more requests for now", "(4000|3999) s"])
         self.hub.fail = [(429, {"Retry-After": "4000"})]
         self.not_pulled(["no more requests for now", "4000 s", "HF_TOKEN"])
 

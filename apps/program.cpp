@@ -26,11 +26,18 @@ namespace {
 // The status that shells give to a program that SIGINT ended.
 constexpr int kInterrupted = 130;
 
-// Messages may have names out of a file, which must not steer the terminal.
+// One line. Messages may have names out of a file or from the command line, which must not steer the
+// terminal.
+void say(const std::string& message) {
+  std::string line = chat::printable(message);
+  std::ranges::replace(line, '\n', ' ');
+  std::fprintf(stderr, "moesaic: %s\n", line.c_str());
+}
+
 int report(const Status& status) {
   if (status.code() == StatusCode::kCancelled) return kInterrupted;
   if (!status.ok()) {
-    std::fprintf(stderr, "moesaic: %s\n", chat::printable(status.message()).c_str());
+    say(status.message());
     return status.code() == StatusCode::kUsage ? 2 : 1;
   }
   // Output that never reached a full disk or a closed pipe must not count as success.
@@ -99,7 +106,7 @@ std::vector<std::string> with_prompt_words(const std::vector<std::string>& words
 }
 
 int wrong_usage(const std::string& what) {
-  std::fprintf(stderr, "moesaic: %s\n", chat::printable(what).c_str());
+  say(what);
   return 2;
 }
 

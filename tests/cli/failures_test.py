@@ -176,6 +176,10 @@ class Files(Cli):
             self.refused(1, "is the source itself", "convert", source, target, "--force")
         self.assertEqual((gguf.read_bytes(), (folder / "model.safetensors").read_bytes()), before)
 
+    def test_names_with_newlines(self):
+        self.refused(1, "a.b.c: no such file", "inspect", "a\nb\nc")
+        self.refused(2, "a b c", "a\nb\nc")
+
     def test_targets_that_are_none(self):
         for target in ("", "-", FOLDER / "x.GGUF", FOLDER / "x.safetensors"):
             self.refused(2, "is no target", "convert", MODEL, target)

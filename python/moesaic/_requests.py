@@ -107,7 +107,10 @@ def _checked(params: SamplingParams) -> SamplingParams:
     """A copy, so that later changes are for later requests."""
     if not isinstance(params, SamplingParams):
         raise InvalidRequest(f"sampling params: {type(params).__name__} is not SamplingParams")
-    params = params.clone()
+    try:
+        params = params.clone()
+    except RecursionError:
+        raise InvalidRequest("sampling params: one holds itself, or is nested too deeply") from None
     try:
         params.n = operator.index(params.n)
     except TypeError:

@@ -83,10 +83,12 @@ struct StreamOwner {
   StreamOwner& operator=(const StreamOwner&) = delete;
   // A forked process leaves it as it is: its lock may be taken for ever.
   ~StreamOwner() {
-    if (process_.here())
-      stream_->cancel_all();
-    else
-      new (std::nothrow) std::shared_ptr<Stream>(stream_);
+    cancel_all();
+    if (!process_.here()) new (std::nothrow) std::shared_ptr<Stream>(stream_);
+  }
+  // In a forked process there is nothing to end.
+  void cancel_all() const {
+    if (process_.here()) stream_->cancel_all();
   }
   // Fails in a forked process.
   const std::shared_ptr<Stream>& stream() const {
@@ -232,7 +234,7 @@ void add_stream(nb::module_& m) {
       .def(
           "cancel", [](const StreamOwner& o, int index) { o.stream()->cancel(index); }, nb::arg("index"),
           "The request ends with finish == 'abort'.")
-      .def("cancel_all", [](const StreamOwner& o) { o.stream()->cancel_all(); })
+      .def("cancel_all", &StreamOwner::cancel_all)
       .def_prop_ro(
           "open", [](const StreamOwner& o) { return o.stream()->open(); },
           "Requests whose end has not been taken.");

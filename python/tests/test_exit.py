@@ -73,6 +73,7 @@ def test_a_forked_process_gets_an_exception_and_may_open_its_own():
                     call()
                 except moesaic.MoesaicError as error:
                     refused += "fork" in str(error)
+            stream.close()
             del stream
             llm.close()
             with LLM("tiny", **options) as own:

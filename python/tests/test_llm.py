@@ -14,7 +14,7 @@ import time
 import pytest
 
 import moesaic
-from moesaic import LLM, RequestOutputKind, SamplingParams
+from moesaic import LLM, RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=None)
 
@@ -294,8 +294,12 @@ def test_names_that_are_no_utf_8(tmp_path):
 
 def test_errors_are_one_line(llm):
     numpy = pytest.importorskip("numpy")
+    deep = {}
+    for _ in range(10000):
+        deep = {"properties": {"a": deep}}
     for call in (lambda: llm.generate("a", SamplingParams(n=numpy.zeros((2, 2)))), lambda: SamplingParams(logprobs=numpy.zeros((2, 2))),
-                 lambda: llm.logits([1 << 40]), lambda: llm.detokenize([-(1 << 40)]), lambda: llm.generate({"prompt": "a", "x\ny": 1})):
+                 lambda: SamplingParams(structured_outputs=StructuredOutputsParams(json=deep)), lambda: llm.logits([1 << 40]),
+                 lambda: llm.detokenize([-(1 << 40)]), lambda: llm.generate({"prompt": "a", "x\ny": 1})):
         with pytest.raises(moesaic.InvalidRequest) as raised:
             call()
             llm.generate("a", call())

@@ -1,11 +1,11 @@
 # Which toolkits can be used, and architectures as CMAKE_CUDA_ARCHITECTURES names them, resolved to what the sources are
 # compiled for.
 
-# moesaic_default_architectures(OUT VERSION): what this version of nvcc compiles of 9.0, 12.0 and 12.1; nothing where it is
-# too old. sm_90a came with CUDA 12.0, sm_120a with 12.8, sm_121a and the family sm_120f with 12.9.
+# moesaic_default_architectures(OUT VERSION): what this version of nvcc compiles of 9.0, 12.0 and, unless MOESAIC_ONE_SM12X,
+# 12.1; nothing where it is too old. sm_90a came with CUDA 12.0, sm_120a with 12.8, sm_121a and the family sm_120f with 12.9.
 function(moesaic_default_architectures out version)
   set(architectures "")
-  if(version VERSION_GREATER_EQUAL 12.9)
+  if(version VERSION_GREATER_EQUAL 12.9 AND NOT MOESAIC_ONE_SM12X)
     set(architectures 90a-real 120-real)
   elseif(version VERSION_GREATER_EQUAL 12.8)
     set(architectures 90a-real 120a-real)

@@ -57,7 +57,7 @@ struct Ones {
       if (f == Format::kBF16) std::memcpy(&data[i], &bf16, 2);
       if (f == Format::kMxfp4Gguf) data[i] = std::byte{127};
     }
-    const bool apart = f == Format::kMxfp4 || f == Format::kMxfp8;
+    const bool apart = info_of(f).scale_bytes > 0;
     view = dense_view(f, rows, cols, data.data(), apart ? scales.data() : nullptr);
   }
   size_t step() const { return static_cast<size_t>(row_bytes(format, is_plain(format) ? 1 : 32)); }

@@ -51,9 +51,9 @@ void add_placement_options(CLI::App& c, Options& o) {
   c.add_option(
        "--experts", o.experts,
        "cuda: layers whose experts the CPU computes: gpu (none; the default), host:LAYERS, host (all) or "
-       "auto (those that do not fit; the default with --gpu-memory); behind it ,stream:ROWS, the fewest "
-       "tokens "
-       "of a step that bring them to the GPU (without: as measured), or ,stream:never")
+       "auto (those that do not fit; the default with --gpu-memory). Behind it ,stream:ROWS, the fewest "
+       "tokens of a step that bring them to the GPU (without: as measured), or ,stream:never; and ,hot:N, "
+       "the most chosen experts of those layers that are on the GPU as well")
       ->check([](const std::string& name) { return expert_placement(name, 0).status().message(); })
       ->group(kRareOptions);
   c.add_option_function<int>(

@@ -91,7 +91,8 @@ struct OpenOptions {
   // cuda: where the experts' weights are. gpu; host:N, those of N layers in host memory, which the CPU
   // computes by `threads` threads; host, those of all layers; auto, of as many as do not fit on the device.
   // Behind it ",stream:ROWS": steps of so many tokens or more bring them to the device, or ",stream:never";
-  // without that the number is measured.
+  // without that the number is measured. And ",hot:N": of each of those layers the N experts that are chosen
+  // most are on the device as well.
   // Empty: auto where gpu_memory is given, else gpu.
   std::string experts = {};
   // cuda: GiB of the device's memory that the model may take, beside some 0.5 that CUDA takes; 0: all that is

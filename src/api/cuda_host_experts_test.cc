@@ -95,12 +95,13 @@ class CudaStreamedExperts : public CudaHostExperts {
     MoePath path;
   };
 
-  std::unique_ptr<Backend> load(int host_layers, int stream_rows, const Kernels& kernels) const {
-    auto made = create_backend("cuda", {.moe_path = kernels.path,
-                                        .portable = kernels.portable,
-                                        .max_rows = kMaxRows,
-                                        .tune = false,
-                                        .experts = {.host_layers = host_layers, .stream_rows = stream_rows}});
+  std::unique_ptr<Backend> load(int host_layers, int stream_rows, const Kernels& kernels, int hot = 0) const {
+    auto made = create_backend(
+        "cuda", {.moe_path = kernels.path,
+                 .portable = kernels.portable,
+                 .max_rows = kMaxRows,
+                 .tune = false,
+                 .experts = {.host_layers = host_layers, .stream_rows = stream_rows, .hot = hot}});
     EXPECT_EQ(made.status().message(), "");
     EXPECT_EQ(made.value()->load(config_, weights(), {}).message(), "");
     const int pages = kTokens / 32 + 1;
@@ -187,6 +188,26 @@ TEST_F(CudaStreamedExperts, TakeTurnsWithTheCpu) {
     EXPECT_LT(distance(got, want), 0.05) << kernels.name;
     EXPECT_GT(distance(got, want), 0) << kernels.name;
     EXPECT_EQ(logits(*host, steps), got) << kernels.name;
+  }
+}
+
+// Some experts on the GPU beside the CPU's, exchanged as they are chosen: near the GPU's own answer all the
+// time, and with all of them there nearer than any 8-bit activations would be.
+TEST_F(CudaStreamedExperts, HotOnesAreTheGpus) {
+  std::vector<int> steps(400, 1);
+  for (size_t i = 0; i < steps.size(); i += 50) steps[i] = static_cast<int>(2 + i / 40);
+  steps[20] = 300;
+  for (const Kernels& kernels : kKernels) {
+    const std::vector<float> want = logits(*load(0, kNever, kernels), steps);
+    const double none = distance(logits(*load(2, kNever, kernels), steps), want);
+    for (const int hot : {2, 5, 8}) {
+      const auto host = load(2, 150, kernels, hot);
+      for (int round = 0; round < 2; ++round) {
+        const double apart = distance(logits(*host, steps), want);
+        std::printf("%s kernels, %d of 8 hot: %.4f apart, without %.4f\n", kernels.name, hot, apart, none);
+        EXPECT_LT(apart, hot == 8 ? none / 2 : 0.05);
+      }
+    }
   }
 }
 

@@ -59,14 +59,17 @@ struct ExpertPlacement {
   // kMeasured: where that is quicker, as measured when the model is loaded.
   static constexpr int kMeasured = 0, kNever = -1;
   int stream_rows = kMeasured;
+  // Of each of those layers so many experts are on the device as well, those that are chosen most
+  // (backend/hot_experts.h). A request's bits then depend on what was chosen before it.
+  int hot = 0;
   // Layers that a model of so many leaves to the host where nothing is automatic.
   int asked_of(int layers) const {
     return host_layers == kAllLayers ? layers : std::min(host_layers, layers);
   }
 };
 // From the names on the command line: gpu, auto, host (all layers) or host:LAYERS, and behind one of them
-// ",stream:ROWS" or ",stream:never". Empty: auto where the memory of the device is limited
-// (BackendOptions::gpu_memory), else gpu.
+// ",stream:ROWS" or ",stream:never", and ",hot:EXPERTS". Empty: auto where the memory of the device is
+// limited (BackendOptions::gpu_memory), else gpu.
 Result<ExpertPlacement> expert_placement(std::string_view name, double gpu_memory);
 
 // Sees the router's logits of every row, in order, on the thread that drives the backend: to find
@@ -166,6 +169,7 @@ inline constexpr const char *kExpertsPart = "experts", *kProjectionsPart = "atte
                             *kHeadPart = "lm_head", *kEmbeddingPart = "embedding",
                             *kVectorsPart = "norms, biases, routers", *kAdaptersPart = "LoRA adapters",
                             *kLockedExpertsPart = "experts, page-locked",
+                            *kHotPart = "hot experts of the host's layers",
                             *kStreamPart = "experts on their way to prompts", *kCachePart = "KV cache";
 
 // load progress: parts done, parts in all: the tables, then each layer. False: load() ends with kCancelled.

@@ -40,13 +40,17 @@ HandOver hand_over_in(std::byte* memory, int rows, int hidden, int top_k) {
   at.out = reinterpret_cast<float*>(take(s.rows));
   at.ids = reinterpret_cast<int32_t*>(take(s.choices));
   at.weights = reinterpret_cast<float*>(take(s.choices));
+  at.top_k = top_k;
   return at;
 }
 
-HandOverServer::HandOverServer(const HandOver& at, HostExperts& experts)
-    : at_(at), experts_(experts), last_(at.words->posted), seen_(at.words->posted), thread_([this] {
-        serve();
-      }) {}
+HandOverServer::HandOverServer(const HandOver& at, HostExperts& experts, ExpertUse* use)
+    : at_(at),
+      experts_(experts),
+      use_(use),
+      last_(at.words->posted),
+      seen_(at.words->posted),
+      thread_([this] { serve(); }) {}
 
 HandOverServer::~HandOverServer() {
   {
@@ -120,6 +124,10 @@ void HandOverServer::answer(uint32_t epoch) {
     failure_ = status;
   }
   seen_ = epoch;
+  const int layer = at_.words->layer;
+  const std::span ids(at_.ids, static_cast<size_t>(rows.rows) * static_cast<size_t>(at_.top_k));
+  // Before the answer, behind which the device writes over the ids.
+  if (use_ != nullptr && status.ok()) use_->count(layer, ids);
   word(at_.words->answered).store(epoch, std::memory_order_release);
 }
 

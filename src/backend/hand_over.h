@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "backend/host_experts.h"
+#include "backend/hot_experts.h"
 #include "moesaic/status.h"
 
 namespace moesaic {
@@ -33,9 +34,10 @@ struct HandOverWords {
 struct HandOver {
   HandOverWords* words = nullptr;
   float* normed = nullptr;   // [rows, hidden]
-  int32_t* ids = nullptr;    // [rows, top_k]
+  int32_t* ids = nullptr;    // [rows, top_k]; computed_there() of those that the device computes
   float* weights = nullptr;  // [rows, top_k]
   float* out = nullptr;      // [rows, hidden]
+  int top_k = 0;
 };
 // Bytes of memory for hand-overs of at most so many rows.
 size_t hand_over_bytes(int rows, int hidden, int top_k);
@@ -48,8 +50,9 @@ HandOver hand_over_in(std::byte* memory, int rows, int hidden, int top_k);
 // Thread-safety: expect() and forget() may be called from one thread at a time.
 class HandOverServer {
  public:
-  // The memory and the experts outlive the server, and nobody else uses the experts meanwhile.
-  HandOverServer(const HandOver& at, HostExperts& experts);
+  // All of these outlive the server, and nobody else uses the experts while hand-overs are expected. use:
+  // counts what is chosen; may be null.
+  HandOverServer(const HandOver& at, HostExperts& experts, ExpertUse* use = nullptr);
   // Finishes the hand-over that it is at. No device may wait any more.
   ~HandOverServer();
   HandOverServer(const HandOverServer&) = delete;
@@ -72,6 +75,7 @@ class HandOverServer {
 
   HandOver at_;
   HostExperts& experts_;
+  ExpertUse* use_;
   std::mutex mutex_;
   std::condition_variable wanted_;
   std::atomic<uint32_t> last_;  // is written under mutex_

@@ -22,7 +22,7 @@ namespace moesaic {
 struct RoutedRows {
   int rows = 0;
   const float* normed = nullptr;   // [rows, hidden]
-  const int32_t* ids = nullptr;    // [rows, top_k]
+  const int32_t* ids = nullptr;    // [rows, top_k]; negative: somebody else's, for which nothing is added
   const float* weights = nullptr;  // [rows, top_k]
 };
 

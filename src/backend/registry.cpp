@@ -184,21 +184,35 @@ std::optional<ExpertPlacement> place_of(std::string_view name, double gpu_memory
 
 }  // namespace
 
+namespace {
+
+// "stream:ROWS", "stream:never" or "hot:EXPERTS".
+bool apply(std::string_view addition, ExpertPlacement& placement) {
+  const size_t colon = addition.find(':');
+  if (colon == std::string_view::npos) return false;
+  const std::string_view key = addition.substr(0, colon), value = addition.substr(colon + 1);
+  if (key != "stream" && key != "hot") return false;
+  const bool never = key == "stream" && value == "never";
+  const std::optional<int> number = never ? std::optional(ExpertPlacement::kNever) : number_of(value, 1);
+  if (number) (key == "stream" ? placement.stream_rows : placement.hot) = *number;
+  return number.has_value();
+}
+
+}  // namespace
+
 Result<ExpertPlacement> expert_placement(std::string_view name, double gpu_memory) {
-  constexpr std::string_view kStream = ",stream:";
-  const size_t at = name.find(kStream);
-  std::optional<ExpertPlacement> placement = place_of(name.substr(0, at), gpu_memory);
-  if (placement && at != std::string_view::npos) {
-    const std::string_view rows = name.substr(at + kStream.size());
-    const std::optional<int> number = rows == "never" ? ExpertPlacement::kNever : number_of(rows, 1);
-    if (number) placement->stream_rows = *number;
-    if (!number) placement.reset();
+  size_t comma = name.find(',');
+  std::optional<ExpertPlacement> placement = place_of(name.substr(0, comma), gpu_memory);
+  while (placement && comma != std::string_view::npos) {
+    const size_t next = name.find(',', comma + 1);
+    if (!apply(name.substr(comma + 1, next - comma - 1), *placement)) placement.reset();
+    comma = next;
   }
-  if (!placement)
-    return invalid(
-        "experts '{}': use gpu, auto, host, or host:LAYERS, and behind it ,stream:ROWS or ,stream:never",
-        name);
-  return *placement;
+  if (placement) return *placement;
+  return invalid(
+      "experts '{}': use gpu, auto, host, or host:LAYERS, and behind it ,stream:ROWS or ,stream:never, and "
+      ",hot:EXPERTS",
+      name);
 }
 
 std::string no_gpu_reason() { return kBackends[0].absent(); }

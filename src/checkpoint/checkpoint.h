@@ -42,9 +42,9 @@ struct Checkpoint {
 };
 
 // path: what find_model() takes (a path, or a name in one of the model stores), or
-// "dummy:gpt-oss-20b[,layers=N][,experts=N][,vocab=N][,dense=bf16|q8_0|mxfp8]". A file that is damaged,
-// truncated or of another model is an error of one line that names file and tensor. The bytes of tensors are
-// not looked at here; a backend does that as it repacks them.
+// "dummy:gpt-oss-20b[,layers=N][,experts=N][,vocab=N][,dense=bf16|q8_0|mxfp8][,zipf=S]". A file that is
+// damaged, truncated or of another model is an error of one line that names file and tensor. The bytes of
+// tensors are not looked at here; a backend does that as it repacks them.
 Result<Checkpoint> open_checkpoint(const std::string& path);
 
 }  // namespace moesaic

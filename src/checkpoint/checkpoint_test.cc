@@ -13,7 +13,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
+#include <numeric>
+#include <random>
 
 #include "checkpoint/gguf.h"
 #include "checkpoint/json.h"
@@ -378,9 +381,50 @@ TEST_F(CheckpointTest, DummiesHaveTheTrueShapes) {
   for (const char* bad :
        {"dummy:", "dummy:gpt-5", "dummy:gpt-oss-20b,layers=0", "dummy:gpt-oss-20b,layers=x",
         "dummy:gpt-oss-20b,colour=red", "dummy:gpt-oss-20b,vocab=0", "dummy:gpt-oss-20b,vocab=201089",
-        "dummy:gpt-oss-20b,experts=2", "dummy:gpt-oss-20b,experts=q8_0"}) {
+        "dummy:gpt-oss-20b,experts=2", "dummy:gpt-oss-20b,experts=q8_0", "dummy:gpt-oss-20b,zipf=-1",
+        "dummy:gpt-oss-20b,zipf=x", "dummy:gpt-oss-20b,zipf="}) {
     EXPECT_FALSE(open_checkpoint(bad).ok()) << bad;
   }
+}
+
+// The share of all choices that the most chosen quarter of a layer's 32 experts has.
+double share_of_a_quarter(const std::string& name) {
+  const auto dummy = open_checkpoint(name);
+  EXPECT_TRUE(dummy.ok()) << dummy.status().message();
+  const LayerWeights& layer = dummy->weights.layers[1];
+  const int experts = dummy->config.experts, hidden = dummy->config.hidden;
+  const auto columns = static_cast<size_t>(hidden);
+  std::vector<float> weights(static_cast<size_t>(experts) * columns), bias(static_cast<size_t>(experts)),
+      x(columns);
+  for (int e = 0; e < experts; ++e)
+    read_row(layer.router, e, std::span(weights).subspan(e * columns, columns));
+  read_row(layer.router_bias, 0, bias);
+  std::mt19937 rng(5);
+  std::normal_distribution<float> normal;
+  std::vector<int> chosen(static_cast<size_t>(experts));
+  constexpr int kTokens = 500, kTopK = 4;
+  for (int token = 0; token < kTokens; ++token) {
+    for (float& v : x) v = normal(rng);
+    std::vector<std::pair<double, int>> logits;
+    for (int e = 0; e < experts; ++e)
+      logits.emplace_back(
+          std::inner_product(x.begin(), x.end(), weights.begin() + e * hidden, double{bias[e]}), e);
+    std::ranges::partial_sort(logits, logits.begin() + kTopK, std::greater());
+    for (int k = 0; k < kTopK; ++k) ++chosen[logits[k].second];
+  }
+  std::ranges::sort(chosen, std::greater());
+  return std::accumulate(chosen.begin(), chosen.begin() + experts / 4, 0.0) / (kTokens * kTopK);
+}
+
+TEST(Dummy, RoutingIsEvenOrAsSkewedAsAskedFor) {
+  const double even = share_of_a_quarter("dummy:gpt-oss-20b,layers=2,vocab=100"),
+               half = share_of_a_quarter("dummy:gpt-oss-20b,layers=2,vocab=100,zipf=0.5"),
+               one = share_of_a_quarter("dummy:gpt-oss-20b,layers=2,vocab=100,zipf=1");
+  std::printf("a quarter of the experts has %.2f, %.2f and %.2f of the choices\n", even, half, one);
+  EXPECT_NEAR(even, 0.29, 0.04);  // a quarter, but for chance
+  EXPECT_GT(half, even + 0.1);
+  EXPECT_GT(one, half + 0.1);
+  EXPECT_LT(one, 0.9);
 }
 
 // ---- hostile files ----

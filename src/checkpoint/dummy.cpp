@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <numbers>
+#include <optional>
 #include <random>
 #include <sstream>
 
@@ -15,6 +18,7 @@ namespace {
 struct Options {
   ModelConfig config;
   Format dense = Format::kBF16;
+  double zipf = 0;  // 0: even routing
 };
 
 // -1: it is none.
@@ -34,8 +38,17 @@ struct Item {
   }
 };
 
+// Nothing: it is none from 0 to 10.
+std::optional<double> exponent(const std::string& text) {
+  double number = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = !text.empty() && code == std::errc() && end == text.data() + text.size();
+  return whole && number >= 0 && number <= 10 ? std::optional(number) : std::nullopt;
+}
+
 Status apply_option(const std::string& item, Options& out) {
   const auto [key, value] = Item(item);
+  if (const auto zipf = exponent(value); key == "zipf" && zipf) return out.zipf = *zipf, Status();
   if (key == "dense") {
     for (const FormatInfo& f : formats()) {
       if (!f.option.empty() && value == f.option) return out.dense = f.format, Status();
@@ -43,7 +56,7 @@ Status apply_option(const std::string& item, Options& out) {
   }
   const int number = whole_number(value);
   if ((key != "layers" && key != "experts" && key != "vocab") || number < 0)
-    return invalid("dummy model: cannot read '{}'; use layers=N, experts=N, vocab=N, dense={}", item,
+    return invalid("dummy model: cannot read '{}'; use layers=N, experts=N, vocab=N, zipf=S, dense={}", item,
                    dense_options("|"));
   if (key == "experts") out.config.experts = number;
   if (key == "vocab" && number > out.config.vocab)
@@ -70,7 +83,7 @@ Result<Options> parse(const std::string& text) {
 
 // The pools and a counter that spreads the views over them.
 struct Pools {
-  Buffer codes, scales, dense, dense_scales, floats, ones;
+  Buffer codes, scales, dense, dense_scales, floats, ones, router_biases;
   uint64_t next = 0;
 
   // A byte offset in [0, range), a multiple of step.
@@ -100,6 +113,26 @@ Status add_dense(Pools& pools, Format format, int hidden, std::mt19937_64& rng) 
   return {};
 }
 
+constexpr float kFloatDeviation = 0.02f;
+
+// An expert is among the chosen with about e to the power of its bias over the spread of the logits, which
+// have a deviation of kFloatDeviation times sqrt(hidden): a bias of -S ln(rank) spreads gives 1 / rank^S.
+Status add_router_biases(Pools& pools, const Options& options, std::mt19937_64& rng) {
+  const ModelConfig& c = options.config;
+  if (options.zipf == 0) return {};
+  const double spread = kFloatDeviation * std::sqrt(c.hidden) * std::sqrt(6.0) / std::numbers::pi;
+  const auto experts = static_cast<size_t>(c.experts);
+  ASSIGN_OR_RETURN(pools.router_biases, Buffer::allocate(c.layers * experts * sizeof(float)));
+  std::vector<float> biases(experts);
+  for (size_t rank = 0; rank < experts; ++rank)
+    biases[rank] = static_cast<float>(-options.zipf * spread * std::log(static_cast<double>(rank + 1)));
+  for (int layer = 0; layer < c.layers; ++layer) {
+    std::ranges::shuffle(biases, rng);
+    std::ranges::copy(biases, pools.router_biases.as<float>() + static_cast<size_t>(layer) * experts);
+  }
+  return {};
+}
+
 Result<std::shared_ptr<Pools>> make_pools(const Options& options) {
   auto pools = std::make_shared<Pools>();
   ASSIGN_OR_RETURN(pools->codes, Buffer::allocate(kCodes));
@@ -110,7 +143,8 @@ Result<std::shared_ptr<Pools>> make_pools(const Options& options) {
   for (int64_t i = 0; i < kScales; ++i)
     pools->scales.as<uint8_t>()[i] = static_cast<uint8_t>(119 + rng() % 3);
   RETURN_IF_ERROR(add_dense(*pools, options.dense, options.config.hidden, rng));
-  std::normal_distribution<float> normal(0, 0.02f);
+  RETURN_IF_ERROR(add_router_biases(*pools, options, rng));
+  std::normal_distribution<float> normal(0, kFloatDeviation);
   for (int64_t i = 0; i < kFloats / 4; ++i) pools->floats.as<float>()[i] = normal(rng);
   return pools;
 }
@@ -140,7 +174,13 @@ ExpertsView experts(Pools& p, int64_t count, int64_t rows, int64_t cols) {
   return e;
 }
 
-LayerWeights make_layer(Pools& p, const Options& o) {
+MatrixView router_bias(Pools& p, const ModelConfig& c, int layer) {
+  if (p.router_biases.bytes() == 0) return floats(p, 1, c.experts);
+  return dense_view(Format::kF32, 1, c.experts,
+                    p.router_biases.as() + sizeof(float) * static_cast<size_t>(layer * c.experts));
+}
+
+LayerWeights make_layer(Pools& p, const Options& o, int layer) {
   const ModelConfig& c = o.config;
   const MatrixView norm = dense_view(Format::kF32, 1, c.hidden, p.ones.as());
   LayerWeights w{.attn_norm = norm};
@@ -150,7 +190,7 @@ LayerWeights make_layer(Pools& p, const Options& o) {
   w.v = dense_matrix(p, o.dense, c.kv_size(), c.hidden), w.v_bias = floats(p, 1, c.kv_size());
   w.o = dense_matrix(p, o.dense, c.hidden, c.q_size()), w.o_bias = floats(p, 1, c.hidden);
   w.sinks = floats(p, 1, c.heads);
-  w.router = floats(p, c.experts, c.hidden), w.router_bias = floats(p, 1, c.experts);
+  w.router = floats(p, c.experts, c.hidden), w.router_bias = router_bias(p, c, layer);
   w.gate = experts(p, c.experts, c.intermediate, c.hidden),
   w.gate_bias = floats(p, c.experts, c.intermediate);
   w.up = experts(p, c.experts, c.intermediate, c.hidden), w.up_bias = floats(p, c.experts, c.intermediate);
@@ -227,9 +267,9 @@ Result<Checkpoint> make_dummy(const std::string& text) {
   w.embed = dense_matrix(*pools, options.dense, options.config.vocab, options.config.hidden);
   w.head = dense_matrix(*pools, options.dense, options.config.vocab, options.config.hidden);
   w.final_norm = dense_view(Format::kF32, 1, options.config.hidden, pools->ones.as());
-  for (int i = 0; i < options.config.layers; ++i) w.layers.push_back(make_layer(*pools, options));
-  for (const Buffer* b :
-       {&pools->codes, &pools->scales, &pools->dense, &pools->dense_scales, &pools->floats, &pools->ones}) {
+  for (int i = 0; i < options.config.layers; ++i) w.layers.push_back(make_layer(*pools, options, i));
+  for (const Buffer* b : {&pools->codes, &pools->scales, &pools->dense, &pools->dense_scales, &pools->floats,
+                          &pools->ones, &pools->router_biases}) {
     if (b->bytes() > 0) w.pools.emplace_back(b->as(), b->bytes());
   }
   w.storage = pools;

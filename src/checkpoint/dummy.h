@@ -6,7 +6,9 @@
 
 namespace moesaic {
 
-// text: NAME[,layers=N][,experts=N][,vocab=N][,dense=bf16|q8_0|mxfp8], NAME as in published_config. All
+// text: NAME[,layers=N][,experts=N][,vocab=N][,dense=bf16|q8_0|mxfp8][,zipf=S], NAME as in published_config.
+// zipf: routers' biases make the chances of experts fall about as 1 / rank^S, the ranks of each layer in an
+// order of its own; without it they are even. All
 // tensors are overlapping views of a few random pools (some 200 MB together), so that a 63 GB model needs no
 // 63 GB source; what a backend packs is varied all the same: no two rows of a tensor begin at the same place.
 Result<Checkpoint> make_dummy(const std::string& text);

@@ -62,9 +62,11 @@ std::string placement_words(const ModelConfig& config, const ModelWeights& weigh
   const std::vector<MemoryPart> parts = placement->host_memory(config, weights);
   const bool locked =
       std::ranges::any_of(parts, [](const MemoryPart& p) { return p.name == kLockedExpertsPart; });
-  return fmt::format("experts of layers {} to {} ({} of {}) in host memory, {:.2f} GB{}{}",
+  const int hot = placement->asked().hot;
+  return fmt::format("experts of layers {} to {} ({} of {}) in host memory, {:.2f} GB{}{}{}",
                      config.layers - layers, config.layers - 1, layers, config.layers,
                      bytes_of(parts, MemoryKind::kWeights) / 1e9, locked ? ", page-locked" : "",
+                     hot > 0 ? fmt::format(", {} hot ones of each on the GPU, too", hot) : "",
                      placement->asked().automatic ? ": the GPU has no room for them" : "");
 }
 

@@ -114,8 +114,12 @@ TEST(ExpertPlacement, Names) {
   EXPECT_EQ(expert_placement("host:12,stream:64", 0)->stream_rows, 64);
   EXPECT_EQ(expert_placement("auto,stream:never", 0)->stream_rows, ExpertPlacement::kNever);
   EXPECT_TRUE(expert_placement(",stream:9", 8)->automatic);
+  EXPECT_EQ(expert_placement("host:2,hot:8", 0)->hot, 8);
+  EXPECT_EQ(expert_placement("host:2,stream:never,hot:8", 0)->stream_rows, ExpertPlacement::kNever);
+  EXPECT_EQ(expert_placement("host:2,hot:8,stream:20", 0)->stream_rows, 20);
   for (const char* wrong : {"host:", "host:-1", "host:2x", "hosts", "host:99999999999", "cpu", "stream:9",
-                            "host,stream:", "host,stream:0", "host,stream:-1", "gpu,stream:9x"})
+                            "host,stream:", "host,stream:0", "host,stream:-1", "gpu,stream:9x", "host,hot:0",
+                            "host,hot:never", "host,hot", "host,", "host,cold:1"})
     EXPECT_NE(expert_placement(wrong, 0).status().message().find(wrong), std::string::npos) << wrong;
 }
 

@@ -8,13 +8,19 @@ namespace moesaic {
 
 void build_work_list(std::span<const int32_t> expert_ids, int top_k, int experts, WorkList& out) {
   out.offsets.assign(experts + 1, 0);
-  for (const int32_t e : expert_ids) ++out.offsets[e + 1];
+  for (const int32_t e : expert_ids) {
+    if (e >= 0) ++out.offsets[e + 1];
+  }
   std::partial_sum(out.offsets.begin(), out.offsets.end(), out.offsets.begin());
-  out.rows.resize(expert_ids.size());
-  out.choices.resize(expert_ids.size());
+  out.rows.resize(out.offsets.back());
+  out.choices.resize(out.offsets.back());
   out.permuted_rows.resize(expert_ids.size());
   std::vector<int32_t> next(out.offsets.begin(), out.offsets.end() - 1);
   for (size_t i = 0; i < expert_ids.size(); ++i) {
+    if (expert_ids[i] < 0) {
+      out.permuted_rows[i] = -1;
+      continue;
+    }
     const int32_t slot = next[expert_ids[i]]++;
     out.rows[slot] = static_cast<int32_t>(i) / top_k;
     out.choices[slot] = static_cast<int32_t>(i) % top_k;

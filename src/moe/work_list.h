@@ -12,14 +12,14 @@ namespace moesaic {
 // Experts without rows have an empty range and cost nothing.
 struct WorkList {
   std::vector<int32_t> offsets;  // [experts + 1]
-  std::vector<int32_t> rows;     // [tokens * top_k]
-  std::vector<int32_t> choices;  // [tokens * top_k]
+  std::vector<int32_t> rows;     // [permuted rows]
+  std::vector<int32_t> choices;  // [permuted rows]
   std::vector<int32_t>
-      permuted_rows;            // [tokens, top_k]: the permuted row of each (row, choice), for the combine
+      permuted_rows;  // [tokens, top_k]: the permuted row of each (row, choice), for the combine, or -1
   std::vector<int32_t> active;  // experts with rows, ascending
 };
 
-// expert_ids: [tokens, top_k], each in [0, experts).
+// expert_ids: [tokens, top_k], each below `experts`; a negative one has no permuted row.
 void build_work_list(std::span<const int32_t> expert_ids, int top_k, int experts, WorkList& out);
 
 // Top-k of the logits (ties: the lower index first, as torch.topk on CPU orders equal values by its own rule

@@ -31,6 +31,16 @@ TEST(WorkList, GroupsEveryPairOnceInRowOrder) {
   }
 }
 
+TEST(WorkList, NegativeIdsHaveNoPlace) {
+  WorkList work;
+  build_work_list(std::vector<int32_t>{2, -1, -3, 2, 0, -1}, 2, 3, work);
+  EXPECT_EQ(work.offsets, std::vector<int32_t>({0, 1, 1, 3}));
+  EXPECT_EQ(work.rows, std::vector<int32_t>({2, 0, 1}));
+  EXPECT_EQ(work.choices, std::vector<int32_t>({0, 0, 1}));
+  EXPECT_EQ(work.permuted_rows, std::vector<int32_t>({1, -1, -1, 2, 0, -1}));
+  EXPECT_EQ(work.active, std::vector<int32_t>({0, 2}));
+}
+
 TEST(WorkList, NoTokens) {
   WorkList work;
   build_work_list({}, 4, 32, work);

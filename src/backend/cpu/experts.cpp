@@ -78,11 +78,15 @@ void ExpertOps::combine(const ExpertLayer& layer, int rows, const ExpertChoice& 
   const Range mine = rank_.share.rows(hidden);
   p_.pool.for_each(rows, [&](int64_t row, int) {
     std::array<const float*, 64> y, bias;
-    for (int k = 0; k < top_k; ++k) {
-      y[k] = out_.data() + work_.permuted_rows[row * top_k + k] * mine.count;
-      bias[k] = layer.down_bias.data() + choice.ids[row * top_k + k] * padded(mine.count);
+    std::array<float, 64> weights;
+    int count = 0;
+    for (int64_t i = row * top_k; i < (row + 1) * top_k; ++i) {
+      if (work_.permuted_rows[i] < 0) continue;
+      y[count] = out_.data() + work_.permuted_rows[i] * mine.count;
+      bias[count] = layer.down_bias.data() + choice.ids[i] * padded(mine.count);
+      weights[count++] = choice.weights[i];
     }
-    p_.kernels.combine(y.data(), bias.data(), choice.weights + row * top_k, top_k, mine.count,
+    p_.kernels.combine(y.data(), bias.data(), weights.data(), count, mine.count,
                        x + row * hidden + mine.first);
   });
   rank_.gather(x, rows, hidden, mine);

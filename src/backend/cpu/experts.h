@@ -25,7 +25,7 @@ struct ExpertLayer {
 
 // The rows' choices of experts.
 struct ExpertChoice {
-  std::span<const int32_t> ids;    // [rows, top_k], each in [0, experts)
+  std::span<const int32_t> ids;    // [rows, top_k], each below `experts`; negative: nothing is added for it
   const float* weights = nullptr;  // [rows, top_k]
 };
 

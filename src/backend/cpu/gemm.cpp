@@ -37,9 +37,13 @@ void ActRows::assign(const Kernels& kernels, ThreadPool& pool, Act format, const
            .bias = bias_.data(),
            .cols = cols};
   pool.for_each(rows, [&](int64_t r, int) {
-    const int64_t first = slots.empty() ? r : slots[r * places];
-    convert(kernels, x + r * stride, rounding, first);
-    for (int64_t i = 1; i < places; ++i) copy(first, slots[r * places + i]);
+    if (slots.empty()) return convert(kernels, x + r * stride, rounding, r);
+    int64_t first = -1;
+    for (const int32_t slot : slots.subspan(r * places, places)) {
+      if (slot < 0) continue;
+      if (first >= 0) copy(first, slot);
+      if (first < 0) convert(kernels, x + r * stride, rounding, first = slot);
+    }
   });
 }
 

@@ -16,7 +16,7 @@ namespace moesaic::cpu {
 class ActRows {
  public:
   // Converts rows x[r * stride], r < rows, of `cols` floats. With Act::kF32 they are rounded first. slots:
-  // where row r comes to stand, the same number of places for every row, [rows, places]; empty: at r.
+  // where row r comes to stand, at most so many places for every row, [rows, places], -1: none; empty: at r.
   void assign(const Kernels& kernels, ThreadPool& pool, Act format, const float* x, int64_t stride, int rows,
               int64_t cols, const Rounding& rounding = {}, std::span<const int32_t> slots = {});
   const ActView& view() const { return view_; }

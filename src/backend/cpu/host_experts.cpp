@@ -104,7 +104,7 @@ Status CpuHostExperts::run(int index, const RoutedRows& routed, float* out) {
   const LayerShape& shape = layer.shape;
   const std::span ids(routed.ids, static_cast<size_t>(routed.rows) * shape.experts_per_token);
   for (const int32_t id : ids) {
-    if (id < 0 || id >= shape.experts)
+    if (id >= shape.experts || id < -shape.experts)
       return error(StatusCode::kInternal, "experts on the host: {} is none of {} experts", id, shape.experts);
   }
   try {

@@ -140,12 +140,40 @@ TEST(HostExperts, RowsDoNotDependOnEachOther) {
   EXPECT_EQ(alone, together);
 }
 
+// Choices that somebody else computes add nothing, be they some of a row's, all of a row's or all.
+TEST(HostExperts, OthersChoicesAreLeftOut) {
+  Layer layer(6);
+  const auto host = experts(2);
+  ASSERT_TRUE(host->add(kShape, layer.weights(), {}, "layer").ok());
+  ASSERT_TRUE(host->ready().ok());
+  constexpr int kRows = 9;
+  for (const int all_from : {kRows, 5, 0}) {
+    Routed routed = route(layer, kRows);
+    for (int i = 0; i < kRows * kTopK; ++i) {
+      if (i % 4 == 1 || i / kTopK >= all_from) routed.ids[i] = -1 - routed.ids[i];
+    }
+    std::vector<float> out(routed.normed.size(), NAN);
+    ASSERT_EQ(host->run(0, routed.rows(), out.data()).message(), "");
+    double difference = 0, size = 1e-30;
+    for (int row = 0; row < kRows; ++row) {
+      double want[kHidden] = {};
+      for (int k = row * kTopK; k < (row + 1) * kTopK; ++k) {
+        if (routed.ids[k] >= 0)
+          layer.add(routed.ids[k], &routed.normed[row * kHidden], routed.weights[k], want);
+      }
+      for (int i = 0; i < kHidden; ++i)
+        difference += std::pow(out[row * kHidden + i] - want[i], 2), size += want[i] * want[i];
+    }
+    EXPECT_LT(std::sqrt(difference / size), 0.01) << all_from;
+  }
+}
+
 TEST(HostExperts, AnIdOfNoExpertIsAnError) {
   Layer layer(4);
   const auto host = experts(1);
   ASSERT_TRUE(host->add(kShape, layer.weights(), {}, "layer").ok());
   ASSERT_TRUE(host->ready().ok());
-  for (const int32_t wrong : {-1, kExperts}) {
+  for (const int32_t wrong : {-kExperts - 1, kExperts}) {
     Routed routed = route(layer, 3);
     routed.ids[4] = wrong;
     std::vector<float> out(routed.normed.size());

@@ -82,6 +82,10 @@ std::vector<std::string> CudaBackend::describe() const {
 // many rows there are beside it.
 Status CudaBackend::check_streaming() {
   if (!options_.batch_invariant) return {};
+  if (options_.experts.hot > 0)
+    return error(StatusCode::kUnsupported,
+                 "--experts: hot experts change a request's bits with what came before it; leave out ,hot or "
+                 "--batch-invariant");
   if (options_.experts.stream_rows > 0)
     return error(StatusCode::kUnsupported,
                  "--experts: with --batch-invariant the CPU computes prompts, too; use ,stream:never");
@@ -163,7 +167,9 @@ std::vector<MemoryPart> CudaBackend::host_memory(const ModelConfig& config,
   double bytes = 0;
   for (int layer = config.layers - host_layers(); layer < config.layers; ++layer)
     bytes += host_expert_bytes(weights.layers[layer]);
-  return {{may_stream(weights, options_, host_layers()) ? kLockedExpertsPart : kExpertsPart, bytes},
+  const bool locked = may_stream(weights, options_, host_layers()) ||
+                      hot_experts(config, weights, options_, host_layers()) > 0;
+  return {{locked ? kLockedExpertsPart : kExpertsPart, bytes},
           {"hand-overs, page-locked", HostExchange::pinned_bytes(config, options_.max_rows),
            MemoryKind::kWorkspace}};
 }
@@ -192,6 +198,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
   draft_head_.unload();
+  hot_.close();
   expert_stream_.close();
   stream_rows_ = 0, measured_stream_.clear();
   host_.close();
@@ -218,8 +225,10 @@ Status CudaBackend::open_host(std::unique_ptr<HostExperts> experts) {
   const ModelConfig& c = model_.config;
   RETURN_IF_ERROR(experts->ready());
   RETURN_IF_ERROR(host_.open(std::move(experts), c, host_layers(), options_.max_rows, fault_.as<int>()));
-  if (model_.stream.count == 0) return {};
+  if (model_.stream.count + model_.hot_experts == 0) return {};
   RETURN_IF_ERROR(expert_stream_.open(model_, *host_.experts(), stream_));
+  if (model_.hot_experts > 0) RETURN_IF_ERROR(hot_.open(model_, expert_stream_, options_.max_rows, stream_));
+  if (model_.stream.count == 0) return {};
   stream_rows_ = std::max(options_.experts.stream_rows, kLeastStreamRows);
   if (options_.experts.stream_rows != ExpertPlacement::kMeasured) return {};
   ASSIGN_OR_RETURN(stream_rows_, break_even());

@@ -156,6 +156,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   Status lost_;  // of ranks that do not agree any more: what each step says
   HostExchange host_;
   ExpertStream expert_stream_;
+  HotSlots hot_;
   int stream_rows_ = 0;  // a step of so many rows or more has host layers' experts here; 0: none has
   Moe moe_;
   std::string measured_, measured_stream_;  // as BackendCaps::measured

@@ -63,6 +63,7 @@ Status CudaBackend::begin_step(const Batch& batch) {
   ASSIGN_OR_RETURN(packed_[at_.epoch], ranks_.begin_step(input(at_.epoch), stream_));
   streams_ = streams(shape_.rows);
   if (streams_) RETURN_IF_ERROR(expert_stream_.begin());
+  if (!streams_ && hot_.there()) RETURN_IF_ERROR(hot_.step(host_.use()));
   if (host_.experts() != nullptr && !streams_) packed_[at_.epoch] = host_.begin_step(input(at_.epoch));
   RETURN_IF_ERROR(step_io_.send(shape_, at_, packed_, stream_));
   if (continues) RETURN_IF_ERROR(step_io_.move_on(at_, continued_, accepted, draft_head_.drafts(), stream_));
@@ -222,7 +223,7 @@ void CudaBackend::moe(int index) {
   timed(kMoe, moe_bytes(model_.layers[index]), moe_flops(), [&]() -> Status {
     if (model_.on_host(index) && !streams_) {
       const Norm norm = moe_norm(index, std::exchange(deferred_, {}));
-      RETURN_IF_ERROR(moe_.run_on_host(model_, index, norm, host_, options_.router_trace, stream_));
+      RETURN_IF_ERROR(moe_.run_on_host(model_, index, norm, host_, hot_, options_.router_trace, stream_));
       return tap(index + 1);
     }
     const bool comes = model_.on_host(index);

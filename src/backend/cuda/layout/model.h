@@ -58,10 +58,13 @@ struct LoadedModel : Paths {
   int host_from = 0;
   bool on_host(int layer) const { return layer >= host_from; }
   StreamRoom stream;
+  // The hot experts of each layer that is the host's, so many: layers that have nothing else.
+  std::vector<Layer> hot;
+  int hot_experts = 0;
   // Where a layer's experts are, or are while a step has them.
   const Layer& experts_at(int layer) const {
-    return on_host(layer) && stream.count > 0 ? stream.layers[(layer - host_from) % stream.count]
-                                              : layers[layer];
+    if (!on_host(layer) || (stream.count == 0 && hot.empty())) return layers[layer];
+    return stream.count > 0 ? stream.layers[(layer - host_from) % stream.count] : hot[layer - host_from];
   }
   Table embed;
   Matrix head;

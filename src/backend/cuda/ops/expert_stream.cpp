@@ -137,22 +137,53 @@ Status ExpertStream::bring_matrix(int index, bool down) {
   const LayerPanels& layer = layers_[static_cast<size_t>(index)];
   const ExpertPanels& m = down ? layer.down : layer.gate_up;
   const int64_t step = piece_of(m).experts;
-  for (int64_t first = 0; first < m.experts; first += step) {
-    const int64_t count = std::min(step, m.experts - first);
-    const Arrival& arrival = arrivals_[static_cast<size_t>(next_)];
-    auto* const data =
-        model_->stream.arrivals.as<std::byte>() + static_cast<size_t>(next_) * model_->stream.arrival_bytes;
-    auto* const scales = data + aligned(static_cast<size_t>(count * m.pairs * m.pair_bytes));
-    next_ = (next_ + 1) % kArrivals;
-    RETURN_IF_ERROR(wait(copies_, arrival.repacked));
-    RETURN_IF_ERROR(copy_panels(m, first, count, data, scales));
-    RETURN_IF_ERROR(record(arrival.copied, copies_));
-    RETURN_IF_ERROR(wait(repacking_, arrival.copied));
-    RETURN_IF_ERROR(repack_piece(index, down, first, count, reinterpret_cast<const uint8_t*>(data),
-                                 reinterpret_cast<const uint8_t*>(scales)));
-    RETURN_IF_ERROR(record(arrival.repacked, repacking_));
-  }
+  for (int64_t first = 0; first < m.experts; first += step)
+    RETURN_IF_ERROR(bring_piece({.index = index,
+                                 .down = down,
+                                 .first = first,
+                                 .count = std::min(step, m.experts - first),
+                                 .room = &model_->experts_at(model_->host_from + index),
+                                 .slot = first}));
   return {};
+}
+
+Status ExpertStream::bring_piece(const Piece& piece) {
+  const LayerPanels& layer = layers_[static_cast<size_t>(piece.index)];
+  const ExpertPanels& m = piece.down ? layer.down : layer.gate_up;
+  const Arrival& arrival = arrivals_[static_cast<size_t>(next_)];
+  auto* const data =
+      model_->stream.arrivals.as<std::byte>() + static_cast<size_t>(next_) * model_->stream.arrival_bytes;
+  auto* const scales = data + aligned(static_cast<size_t>(piece.count * m.pairs * m.pair_bytes));
+  next_ = (next_ + 1) % kArrivals;
+  RETURN_IF_ERROR(wait(copies_, arrival.repacked));
+  RETURN_IF_ERROR(copy_panels(m, piece.first, piece.count, data, scales));
+  RETURN_IF_ERROR(record(arrival.copied, copies_));
+  RETURN_IF_ERROR(wait(repacking_, arrival.copied));
+  RETURN_IF_ERROR(
+      repack_piece(piece, reinterpret_cast<const uint8_t*>(data), reinterpret_cast<const uint8_t*>(scales)));
+  return record(arrival.repacked, repacking_);
+}
+
+Status ExpertStream::wait_before_bringing(cudaEvent_t event) { return wait(repacking_, event); }
+
+Status ExpertStream::bring_expert(int index, int expert, const Layer& to, int slot, cudaEvent_t there) {
+  Piece piece{.index = index, .first = expert, .count = 1, .room = &to, .slot = slot};
+  RETURN_IF_ERROR(bring_piece(piece));
+  piece.down = true;
+  RETURN_IF_ERROR(bring_piece(piece));
+  const Layer& from = model_->layers[static_cast<size_t>(model_->host_from + index)];
+  RETURN_IF_ERROR(copy_bias(from.gate_bias, expert, to.gate_bias, slot));
+  RETURN_IF_ERROR(copy_bias(from.up_bias, expert, to.up_bias, slot));
+  RETURN_IF_ERROR(copy_bias(from.down_bias, expert, to.down_bias, slot));
+  return record(there, repacking_);
+}
+
+Status ExpertStream::copy_bias(const DeviceBuffer& from, int expert, const DeviceBuffer& to, int slot) {
+  const size_t bytes = from.bytes() / static_cast<size_t>(model_->config.experts);
+  return check(cudaMemcpyAsync(to.as<std::byte>() + static_cast<size_t>(slot) * bytes,
+                               from.as<std::byte>() + static_cast<size_t>(expert) * bytes, bytes,
+                               cudaMemcpyDeviceToDevice, repacking_),
+               "moe");
 }
 
 Status ExpertStream::copy_panels(const ExpertPanels& from, int64_t first, int64_t count, std::byte* data,
@@ -164,11 +195,11 @@ Status ExpertStream::copy_panels(const ExpertPanels& from, int64_t first, int64_
   return {};
 }
 
-Status ExpertStream::repack_piece(int index, bool down, int64_t first, int64_t count, const uint8_t* data,
-                                  const uint8_t* scales) {
-  const cuda::Layer &layer = model_->layers[static_cast<size_t>(model_->host_from + index)],
-                    &room = model_->experts_at(model_->host_from + index);
-  const LayerPanels& panels = layers_[static_cast<size_t>(index)];
+Status ExpertStream::repack_piece(const Piece& piece, const uint8_t* data, const uint8_t* scales) {
+  const bool down = piece.down;
+  const Layer &layer = model_->layers[static_cast<size_t>(model_->host_from + piece.index)],
+              &room = *piece.room;
+  const LayerPanels& panels = layers_[static_cast<size_t>(piece.index)];
   const ExpertPanels& m = down ? panels.down : panels.gate_up;
   const Matrix& to = down ? room.down : room.gate_up;
   Raw raw{.format = Format::kMxfp4,
@@ -185,20 +216,20 @@ Status ExpertStream::repack_piece(int index, bool down, int64_t first, int64_t c
   if (model_->slabs) {
     const slabs::SlabLayout& layout = model_->slab_layout;
     const size_t expert_bytes = down ? layout.fc2_bytes() : layout.fc1_bytes();
-    const auto bias = [&](const DeviceBuffer& of) { return of.as<float>() + first * raw.rows; };
+    const auto bias = [&](const DeviceBuffer& of) { return of.as<float>() + piece.first * raw.rows; };
     SlabParams p{.source = {raw, up},
                  .down = down,
                  .layout = layout,
-                 .experts = count,
+                 .experts = piece.count,
                  .out = (down ? room.fc2_slabs : room.fc1_slabs).as<uint8_t>() +
-                        static_cast<size_t>(first) * expert_bytes,
+                        static_cast<size_t>(piece.slot) * expert_bytes,
                  .expert_bytes = expert_bytes,
                  .fault = faults_.as<int>()};
     p.bias[0] = bias(down ? layer.down_bias : layer.gate_bias);
     if (!down) p.bias[1] = bias(layer.up_bias);
     return repack_weights(p, repacking_);
   }
-  const int64_t tile = first * to.weight_tiles;
+  const int64_t tile = piece.slot * to.weight_tiles;
   return repack_weights(RepackParams{.source = {raw, up},
                                      .kind = to.kind,
                                      .order = to.order,
@@ -206,7 +237,7 @@ Status ExpertStream::repack_piece(int index, bool down, int64_t first, int64_t c
                                      .rows = to.rows,
                                      .weight_tiles = to.weight_tiles,
                                      .blocks = to.cols / kBlock,
-                                     .experts = count,
+                                     .experts = piece.count,
                                      .data = to.data.as<uint8_t>() + tile * to.weight_tile_bytes(),
                                      .scales = to.scales.as<uint8_t>() + tile * to.weight_tile_scale_bytes(),
                                      .tops = nullptr,

@@ -51,6 +51,10 @@ class ExpertStream {
   Status begin();
   Status wait_for(int index);
   Status leave(int index);
+  // One expert of a layer to a place among others (HotSlots), behind what wait_before_bringing() had; records
+  // `there` when it is to be used. Its biases come from the layer's own.
+  Status wait_before_bringing(cudaEvent_t event);
+  Status bring_expert(int index, int expert, const Layer& to, int slot, cudaEvent_t there);
   // The seconds that a layer takes to come where nothing else goes on.
   Result<double> seconds_a_layer();
 
@@ -68,8 +72,17 @@ class ExpertStream {
   Status bring_matrix(int index, bool down);
   Status copy_panels(const ExpertPanels& from, int64_t first, int64_t count, std::byte* data,
                      std::byte* scales);
-  Status repack_piece(int index, bool down, int64_t first, int64_t count, const uint8_t* data,
-                      const uint8_t* scales);
+  // Experts [first, first + count) of a matrix, to those from `slot` on of a room.
+  struct Piece {
+    int index = 0;
+    bool down = false;
+    int64_t first = 0, count = 0;
+    const Layer* room = nullptr;
+    int64_t slot = 0;
+  };
+  Status bring_piece(const Piece& piece);
+  Status repack_piece(const Piece& piece, const uint8_t* data, const uint8_t* scales);
+  Status copy_bias(const DeviceBuffer& from, int expert, const DeviceBuffer& to, int slot);
 
   const LoadedModel* model_ = nullptr;
   cudaStream_t stream_ = nullptr, copies_ = nullptr, repacking_ = nullptr;

@@ -30,7 +30,8 @@ Status HostExchange::open(std::unique_ptr<HostExperts> experts, const ModelConfi
             .arrived = arrived_.as<int>(),
             .fault = fault};
   experts_ = std::move(experts), layers_ = layers, steps_ = 0;
-  server_ = std::make_unique<HandOverServer>(at, *experts_);
+  use_ = std::make_unique<ExpertUse>(layers, config.experts);
+  server_ = std::make_unique<HandOverServer>(at, *experts_, use_.get());
   return {};
 }
 
@@ -48,11 +49,15 @@ int32_t HostExchange::begin_step(const int32_t* epoch) {
   return static_cast<int32_t>(first);
 }
 
-Status HostExchange::run(int index, const HostRows& rows, cudaStream_t stream) {
+Status HostExchange::run(int index, const HostRows& rows, const std::function<Status()>& meanwhile,
+                         cudaStream_t stream) {
   HostLayer p = layer_;
   p.index = p.layer = index;
   p.rows = rows.rows, p.normed = rows.normed, p.ids = rows.ids, p.weights = rows.weights, p.x = rows.x;
+  p.hot_slots = rows.hot_slots, p.hot_ids = rows.hot_ids;
+  p.expert_out = rows.expert_out, p.permuted_rows = rows.permuted_rows;
   RETURN_IF_ERROR(hand_over(p, stream));
+  if (meanwhile) RETURN_IF_ERROR(meanwhile());
   return take_back(p, stream);
 }
 

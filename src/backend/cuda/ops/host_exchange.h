@@ -2,6 +2,7 @@
 // step.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "backend/cuda/kernels/common/hand_over.h"
@@ -17,6 +18,11 @@ struct HostRows {
   const float* weights = nullptr;  // [rows, top_k]
   float* x = nullptr;              // [rows, hidden]
   int rows = 0;
+  // Where experts are here as well: as HostLayer has it.
+  const int32_t* hot_slots = nullptr;
+  int32_t* hot_ids = nullptr;
+  const float* expert_out = nullptr;
+  const int32_t* permuted_rows = nullptr;
 };
 
 class HostExchange {
@@ -35,8 +41,9 @@ class HostExchange {
   // The epoch of the step's first hand-over, for the step's inputs, where `epoch` is. All of the step's will
   // come. 0: there are none.
   int32_t begin_step(const int32_t* epoch);
-  // x += the experts' output of the index-th of these layers.
-  Status run(int index, const HostRows& rows, cudaStream_t stream);
+  // x += the experts' output of the index-th of these layers. meanwhile: launches those that are here.
+  Status run(int index, const HostRows& rows, const std::function<Status()>& meanwhile, cudaStream_t stream);
+  ExpertUse& use() { return *use_; }  // while there are experts
   // Nothing is in flight any more, and what has not come does not come. Why it failed, if it did here.
   Status forget();
 
@@ -47,6 +54,7 @@ class HostExchange {
   HostLayer layer_;  // has what all hand-overs have in common
   int layers_ = 0;
   uint32_t steps_ = 0;
+  std::unique_ptr<ExpertUse> use_;
   std::unique_ptr<HandOverServer> server_;
 };
 

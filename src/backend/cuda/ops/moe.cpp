@@ -1,5 +1,6 @@
 #include "backend/cuda/ops/moe.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -42,6 +43,22 @@ LayerExperts experts_of(const LoadedModel& model, int index) {
           .out_rows = layer.out_rows};
 }
 
+namespace {
+
+// A host layer's, of those that are here as well.
+LayerExperts hot_experts_of(const LoadedModel& model, int index) {
+  const Layer& at = model.hot[static_cast<size_t>(index - model.host_from)];
+  LayerExperts e = experts_of(model, index);
+  e.experts = model.hot_experts;
+  e.gate_up = &at.gate_up, e.down = &at.down;
+  e.fc1_slabs = at.fc1_slabs.as<uint8_t>(), e.fc2_slabs = at.fc2_slabs.as<uint8_t>();
+  e.gate_bias = at.gate_bias.as<float>(), e.up_bias = at.up_bias.as<float>(),
+  e.down_bias = at.down_bias.as<float>();
+  return e;
+}
+
+}  // namespace
+
 std::span<const MoeKernelConfig> configs_of(const LoadedModel& model) {
   return configs_of(experts_of(model, 0));
 }
@@ -81,7 +98,7 @@ LayerExperts Moe::experts(const LoadedModel& model, int index) const {
 
 void Moe::prefer(std::vector<TunedStep> measured) {
   measured_ = std::move(measured);
-  chosen_.clear();
+  chosen_.clear(), chosen_hot_.clear();
 }
 
 const MoeKernelConfig& Moe::config_for(const LoadedModel& model, int rows) {
@@ -115,17 +132,41 @@ Result<DeferredResidual> Moe::run(const LoadedModel& model, int index, const Nor
                  : route_and_run(model, index, norm, kernel_config, routing, stream);
 }
 
+// Of few rows: the only kernel for slabs that takes ids instead of logits.
+const MoeKernelConfig& Moe::config_for_hot(const LoadedModel& model, int rows) {
+  const auto [at, fresh] = chosen_hot_.try_emplace(rows);
+  if (!fresh) return *at->second;
+  const LayerExperts e = hot_experts_of(model, model.host_from);
+  const std::span<const MoeKernelConfig> configs = configs_of(e);
+  const auto split_k = std::ranges::find(configs, MoeKernel::kSplitK, &MoeKernelConfig::kernel);
+  at->second =
+      rows <= kSlabRows && split_k != configs.end() ? &*split_k : choose_config(shape_of(e, rows), configs);
+  return *at->second;
+}
+
 Status Moe::run_on_host(const LoadedModel& model, int index, const Norm& norm, HostExchange& host,
-                        const RouterTrace& trace, cudaStream_t stream) {
+                        const HotSlots& hot, const RouterTrace& trace, cudaStream_t stream) {
   const Router scores = router_of(model, index, norm.rows, router_logits_.as<float>());
   const Route routing = routing_of(experts(model, index), norm.rows, kSlabRows, scores.logits, scratch_);
   RETURN_IF_ERROR(score_normed(norm, scores, stream));
   if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
   RETURN_IF_ERROR(top_k(routing, stream));
-  return host.run(
-      index - model.host_from,
-      {.normed = scores.x, .ids = routing.ids, .weights = routing.weights, .x = norm.x, .rows = norm.rows},
-      stream);
+  const int layer = index - model.host_from;
+  HostRows rows{
+      .normed = scores.x, .ids = routing.ids, .weights = routing.weights, .x = norm.x, .rows = norm.rows};
+  if (!hot.there()) return host.run(layer, rows, nullptr, stream);
+  const LayerExperts e = hot_experts_of(model, index);
+  const MoeKernelConfig& config = config_for_hot(model, norm.rows);
+  Route here = routing_of(e, norm.rows, config.tile, nullptr, scratch_);
+  here.ids = hot.ids();
+  rows.hot_slots = hot.slots(layer), rows.hot_ids = here.ids;
+  rows.expert_out = scratch_.out, rows.permuted_rows = here.permuted_rows;
+  const auto meanwhile = [&]() -> Status {
+    RETURN_IF_ERROR(list_work(here, stream));
+    const ExpertRows x{.x = norm.out, .rows = norm.rows, .factor = norm.factor};
+    return run_products(e, x, config, here, scratch_, stream);
+  };
+  return host.run(layer, rows, meanwhile, stream);
 }
 
 Status Moe::score_rows(const LoadedModel& model, int index, const Norm& norm, const Target& target,

@@ -7,6 +7,7 @@
 #include "backend/cuda/layout/model.h"
 #include "backend/cuda/ops/experts.h"
 #include "backend/cuda/ops/host_exchange.h"
+#include "backend/cuda/ops/hot_slots.h"
 #include "backend/cuda/ops/select.h"
 #include "tuning/moe_kernels.h"
 #include "tuning/tuning_file.h"
@@ -39,9 +40,9 @@ class Moe {
   Result<DeferredResidual> run(const LoadedModel& model, int layer, const Norm& norm,
                                const MoeKernelConfig& kernel_config, const Target& target,
                                const RouterTrace& trace, cudaStream_t stream);
-  // The same for a layer whose experts the host has; nothing is deferred.
+  // The same for a layer whose experts the host has; nothing is deferred. hot: those that are here as well.
   Status run_on_host(const LoadedModel& model, int layer, const Norm& norm, HostExchange& host,
-                     const RouterTrace& trace, cudaStream_t stream);
+                     const HotSlots& hot, const RouterTrace& trace, cudaStream_t stream);
   // run() in two parts: the router's logits [rows, experts] of normed rows, and what comes after them.
   Status score_rows(const LoadedModel& model, int layer, const Norm& norm, const Target& target,
                     float* logits, cudaStream_t stream);
@@ -68,12 +69,13 @@ class Moe {
                       cudaStream_t stream);
 
   LayerExperts experts(const LoadedModel& model, int layer) const;
+  const MoeKernelConfig& config_for_hot(const LoadedModel& model, int rows);
 
   RankExchange* ranks_ = nullptr;  // null: one rank
   DeviceBuffer normed_f32_, router_logits_, scratch_memory_;
   MoeScratch scratch_;  // in scratch_memory_, from ready() on
   std::vector<TunedStep> measured_;
-  std::map<int, const MoeKernelConfig*> chosen_;  // by rows
+  std::map<int, const MoeKernelConfig*> chosen_, chosen_hot_;  // by rows
 };
 
 }  // namespace moesaic::cuda

@@ -32,7 +32,10 @@ class ModelLoader {
   Status load_host_experts(int index, const LayerWeights& w);
   Status load_expert_biases(int index, const LayerWeights& w);
   Status make_stream_room(const LayerWeights& w);
-  Status alloc_slabs(Layer& layer, const char* part, const std::string& name);
+  Status make_arrivals(const LayerWeights& w);
+  Status make_room(Layer& layer, LayerWeights w, int experts, const char* part);
+  Status make_hot_room(Layer& layer, const LayerWeights& w);
+  Status alloc_slabs(Layer& layer, int experts, const char* part, const std::string& name);
   Status alloc_slab_scratch(int index, const std::string& name);
   Kind expert_kind(const ExpertsView& e) const { return kind_of(e.first.format, std::nullopt, model_.w4a8); }
 
@@ -83,7 +86,9 @@ Status ModelLoader::load_layer(int index, const LayerWeights& w) {
 }
 
 Status ModelLoader::load_host_experts(int index, const LayerWeights& w) {
-  if (model_.stream.count > 0) RETURN_IF_ERROR(load_expert_biases(index, w));
+  if (model_.stream.count + model_.hot_experts > 0) RETURN_IF_ERROR(load_expert_biases(index, w));
+  if (model_.hot_experts > 0)
+    RETURN_IF_ERROR(make_hot_room(model_.hot[static_cast<size_t>(index - model_.host_from)], w));
   if (up_.counts_only()) return {};
   return host_->add(model_.layers[index].shape, w, {}, fmt::format("layer {}", index)).status();
 }
@@ -97,10 +102,10 @@ Status ModelLoader::load_expert_biases(int index, const LayerWeights& w) {
   return {};
 }
 
-Status ModelLoader::alloc_slabs(Layer& layer, const char* part, const std::string& name) {
-  const size_t experts = config_.experts;
-  ASSIGN_OR_RETURN(layer.fc1_slabs, up_.buffer(experts * model_.slab_layout.fc1_bytes(), 0, part, name));
-  ASSIGN_OR_RETURN(layer.fc2_slabs, up_.buffer(experts * model_.slab_layout.fc2_bytes(), 0, part, name));
+Status ModelLoader::alloc_slabs(Layer& layer, int experts, const char* part, const std::string& name) {
+  const auto count = static_cast<size_t>(experts);
+  ASSIGN_OR_RETURN(layer.fc1_slabs, up_.buffer(count * model_.slab_layout.fc1_bytes(), 0, part, name));
+  ASSIGN_OR_RETURN(layer.fc2_slabs, up_.buffer(count * model_.slab_layout.fc2_bytes(), 0, part, name));
   return {};
 }
 
@@ -112,26 +117,45 @@ Status ModelLoader::alloc_slab_scratch(int index, const std::string& name) {
   return up_.put(model_.slab_scales, index * bytes, scales.data(), bytes, name);
 }
 
-// As layers have it, and the pieces of packed panels that the CPU's memory sends.
+// Room for the first so many experts of a layer, as layers have it.
+Status ModelLoader::make_room(Layer& layer, LayerWeights w, int experts, const char* part) {
+  for (ExpertsView* e : {&w.gate, &w.up, &w.down}) e->count = experts;
+  if (model_.slabs) RETURN_IF_ERROR(alloc_slabs(layer, experts, part, part));
+  ASSIGN_OR_RETURN(layer.gate_up,
+                   up_.room({w.gate, w.up}, expert_kind(w.gate), RowOrder::kPairs, part, part, model_.slabs));
+  ASSIGN_OR_RETURN(layer.down,
+                   up_.room({w.down}, expert_kind(w.down), RowOrder::kPlain, part, part, model_.slabs));
+  return {};
+}
+
 Status ModelLoader::make_stream_room(const LayerWeights& w) {
-  const char* const name = "experts on their way";
-  StreamRoom& room = model_.stream;
-  for (int i = 0; i < room.count; ++i) {
-    Layer& layer = room.layers[static_cast<size_t>(i)];
-    if (model_.slabs) RETURN_IF_ERROR(alloc_slabs(layer, kStreamPart, name));
-    ASSIGN_OR_RETURN(layer.gate_up, up_.room({w.gate, w.up}, expert_kind(w.gate), RowOrder::kPairs,
-                                             kStreamPart, name, model_.slabs));
-    ASSIGN_OR_RETURN(layer.down, up_.room({w.down}, expert_kind(w.down), RowOrder::kPlain, kStreamPart, name,
-                                          model_.slabs));
-  }
+  for (int i = 0; i < model_.stream.count; ++i)
+    RETURN_IF_ERROR(make_room(model_.stream.layers[static_cast<size_t>(i)], w, config_.experts, kStreamPart));
+  return make_arrivals(w);
+}
+
+// For pieces of packed panels, as the CPU's memory has them.
+Status ModelLoader::make_arrivals(const LayerWeights& w) {
   const auto piece = [&](int64_t pairs, int64_t cols) {
     const auto values = static_cast<size_t>(pairs * kPair * kPanel * cols);
     return stream_piece(w.gate.count, values / 2, values / kBlock).bytes;
   };
-  const auto pairs = [](int64_t panels) { return (panels + kPair - 1) / kPair; };
-  room.arrival_bytes = std::max(piece((w.gate.first.rows + kPanel - 1) / kPanel, w.gate.first.cols),
-                                piece(pairs((w.down.first.rows + kPanel - 1) / kPanel), w.down.first.cols));
-  ASSIGN_OR_RETURN(room.arrivals, up_.buffer(kArrivals * room.arrival_bytes, 0, kStreamPart, name));
+  const auto panels = [](const ExpertsView& e) { return (e.first.rows + kPanel - 1) / kPanel; };
+  StreamRoom& room = model_.stream;
+  room.arrival_bytes = std::max(piece(panels(w.gate), w.gate.first.cols),
+                                piece((panels(w.down) + kPair - 1) / kPair, w.down.first.cols));
+  ASSIGN_OR_RETURN(room.arrivals, up_.buffer(kArrivals * room.arrival_bytes, 0, kStreamPart, kStreamPart));
+  return {};
+}
+
+Status ModelLoader::make_hot_room(Layer& layer, const LayerWeights& w) {
+  RETURN_IF_ERROR(make_room(layer, w, model_.hot_experts, kHotPart));
+  const auto biases = [&](int64_t rows) {
+    return up_.buffer(static_cast<size_t>(model_.hot_experts * rows) * sizeof(float), 0, kHotPart, kHotPart);
+  };
+  ASSIGN_OR_RETURN(layer.gate_bias, biases(w.gate.first.rows));
+  ASSIGN_OR_RETURN(layer.up_bias, biases(w.up.first.rows));
+  ASSIGN_OR_RETURN(layer.down_bias, biases(w.down.first.rows));
   return {};
 }
 
@@ -140,7 +164,7 @@ Status ModelLoader::load_experts(int index, const LayerWeights& w) {
   const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
   RETURN_IF_ERROR(load_expert_biases(index, w));
   if (model_.slabs) {
-    RETURN_IF_ERROR(alloc_slabs(layer, kExpertsPart, name("experts")));
+    RETURN_IF_ERROR(alloc_slabs(layer, config_.experts, kExpertsPart, name("experts")));
     RETURN_IF_ERROR(alloc_slab_scratch(index, name("experts")));
   }
   const SlabParams fc1{.layout = model_.slab_layout,
@@ -220,7 +244,8 @@ Status ModelLoader::run(const ModelWeights& weights, const LoadProgress& progres
   ASSIGN_OR_RETURN(model_.final_norm, up_.vector({weights.final_norm}, "final norm", &top));
   model_.final_factor = f16_factor(config_.hidden, top);
   RETURN_IF_ERROR(done(-1, 1));
-  if (model_.stream.count > 0) RETURN_IF_ERROR(make_stream_room(weights.layers[model_.host_from]));
+  if (model_.stream.count + model_.hot_experts > 0)
+    RETURN_IF_ERROR(make_stream_room(weights.layers[model_.host_from]));
   for (int i = 0; i < config_.layers; ++i) {
     RETURN_IF_ERROR(load_adapted(i, weights));
     RETURN_IF_ERROR(done(i, i + 2));
@@ -258,6 +283,11 @@ bool may_stream(const ModelWeights& weights, const BackendOptions& options, int 
   return host_layers > 0 && options.experts.stream_rows != ExpertPlacement::kNever && all_mxfp4(weights);
 }
 
+int hot_experts(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options,
+                int host_layers) {
+  return host_layers > 0 && all_mxfp4(weights) ? std::min(options.experts.hot, config.experts) : 0;
+}
+
 namespace {
 
 LoadedModel model_of(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options,
@@ -267,6 +297,8 @@ LoadedModel model_of(const ModelConfig& config, const ModelWeights& weights, con
   model.host_from = config.layers - host_layers;
   if (may_stream(weights, options, host_layers))
     model.stream.count = std::min<int>(host_layers, std::size(model.stream.layers));
+  model.hot_experts = hot_experts(config, weights, options, host_layers);
+  if (model.hot_experts > 0) model.hot.resize(static_cast<size_t>(host_layers));
   static_cast<Paths&>(model) = paths;
   return model;
 }

@@ -16,6 +16,9 @@ std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeight
                                     const BackendOptions& options, const Paths& paths, int host_layers);
 // Whether steps may bring the experts of host layers to the device (ops/expert_stream.h).
 bool may_stream(const ModelWeights& weights, const BackendOptions& options, int host_layers);
+// How many of each host layer's experts are here as well (LoadedModel::hot).
+int hot_experts(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options,
+                int host_layers);
 // Uploads and repacks. host: gets the experts of the last host_layers layers; null if those are none. An
 // error for a model that the kernels do not take, a damaged tensor or lack of memory.
 Result<LoadedModel> load_model(const ModelConfig& config, const ModelWeights& weights,

@@ -13,6 +13,7 @@
 // Resident No CTA waits for another, but all of take_back_kernel for the host. A wait of 56 to 60 s gives up
 //          (patience.cuh). The server's thread needs nothing of the device meanwhile.
 //
+//          With experts here, their kernels stand between the two: they begin while the host computes.
 // Bytes    8 hidden a row over PCIe, half of them in each direction.
 // Floor    a store and a polled load over PCIe, some 2 us together, and what the host computes.
 #include <algorithm>
@@ -36,13 +37,22 @@ __device__ __forceinline__ bool has_fault(const HostLayer& p) {
   return *static_cast<const volatile int*>(p.fault) != 0;
 }
 
+// The choice as the host is to see it; that of an expert here is left for its kernels.
+__device__ int32_t hand_id(const HostLayer& p, int choice) {
+  const int32_t id = p.ids[choice];
+  if (p.hot_slots == nullptr) return id;
+  const int32_t slot = p.hot_slots[id];
+  p.hot_ids[choice] = slot;
+  return slot < 0 ? id : computed_there(id);
+}
+
 __device__ void store_row(const HostLayer& p, int row) {
   const int quads = p.hidden / 4;
   const auto* from = reinterpret_cast<const float4*>(p.normed) + static_cast<int64_t>(row) * quads;
   auto* to = reinterpret_cast<float4*>(p.at.normed) + static_cast<int64_t>(row) * quads;
   for (int i = threadIdx.x; i < quads; i += blockDim.x) to[i] = from[i];
   for (int i = row * p.top_k + threadIdx.x; i < (row + 1) * p.top_k; i += blockDim.x)
-    p.at.ids[i] = p.ids[i], p.at.weights[i] = p.weights[i];
+    p.at.ids[i] = hand_id(p, i), p.at.weights[i] = p.weights[i];
 }
 
 __global__ void __launch_bounds__(kThreads) hand_over_kernel(const HostLayer p) {
@@ -75,6 +85,17 @@ __device__ bool wait_for_host(const HostLayer& p) {
   return false;
 }
 
+// What the experts here give to the row's i-th float4.
+__device__ void add_own(const HostLayer& p, int row, int i, float4& y) {
+  for (int k = row * p.top_k; k < (row + 1) * p.top_k; ++k) {
+    if (p.hot_ids[k] < 0) continue;
+    const float weight = p.weights[k];
+    const float4 e = reinterpret_cast<const float4*>(p.expert_out +
+                                                     static_cast<int64_t>(p.permuted_rows[k]) * p.hidden)[i];
+    y = {fmaf(weight, e.x, y.x), fmaf(weight, e.y, y.y), fmaf(weight, e.z, y.z), fmaf(weight, e.w, y.w)};
+  }
+}
+
 __global__ void __launch_bounds__(kThreads) take_back_kernel(const HostLayer p) {
   __shared__ bool there;
   wait_for_predecessor();
@@ -87,7 +108,9 @@ __global__ void __launch_bounds__(kThreads) take_back_kernel(const HostLayer p) 
     const auto* from = reinterpret_cast<const float4*>(p.at.out) + static_cast<int64_t>(row) * quads;
     auto* x = reinterpret_cast<float4*>(p.x) + static_cast<int64_t>(row) * quads;
     for (int i = threadIdx.x; i < quads; i += blockDim.x) {
-      const float4 y = from[i], sum = x[i];
+      float4 y = from[i];
+      if (p.hot_slots != nullptr) add_own(p, row, i, y);
+      const float4 sum = x[i];
       x[i] = {sum.x + y.x, sum.y + y.y, sum.z + y.z, sum.w + y.w};
     }
   }

@@ -18,12 +18,20 @@ struct HostLayer {
   const int32_t* ids = nullptr;    // [rows, top_k]
   const float* weights = nullptr;  // [rows, top_k]
   float* x = nullptr;              // [rows, hidden]
-  int* arrived = nullptr;          // 0 between kernels
-  int* fault = nullptr;            // becomes kHostAway or kHostFailed (gave_up.h)
+  // Where the device computes some experts meanwhile (backend/hot_experts.h), else null. hot_slots: [experts]
+  // the place of each there, or -1. hot_ids: [rows, top_k] becomes those of the rows' choices. What they give
+  // is at expert_out [permuted rows, hidden], of each choice in the row that permuted_rows names.
+  const int32_t* hot_slots = nullptr;
+  int32_t* hot_ids = nullptr;
+  const float* expert_out = nullptr;
+  const int32_t* permuted_rows = nullptr;
+  int* arrived = nullptr;  // 0 between kernels
+  int* fault = nullptr;    // becomes kHostAway or kHostFailed (gave_up.h)
 };
 // A step that has a fault already hands no rows over.
 Status hand_over(const HostLayer& p, cudaStream_t stream);
-// x += the outputs. To be launched right behind hand_over().
+// x += the outputs, and those of the experts here in the order of top_k. Between the two only those experts'
+// kernels may be launched.
 Status take_back(const HostLayer& p, cudaStream_t stream);
 
 }  // namespace moesaic::cuda

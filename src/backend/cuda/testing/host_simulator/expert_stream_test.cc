@@ -8,6 +8,7 @@
 #include <random>
 
 #include "backend/cuda/ops/expert_weights.h"
+#include "backend/cuda/ops/hot_slots.h"
 #include "backend/cuda/weights/load.h"
 #include "model/random_model.h"
 #include "model/small_config_test.h"
@@ -114,6 +115,59 @@ TEST(ExpertStream, PiecesHaveWholeExperts) {
   EXPECT_LE(large.bytes, 32u << 20);
   EXPECT_EQ(huge.experts, 1);
   EXPECT_GE(huge.bytes, 65u << 20);
+}
+
+std::vector<std::byte> expert_of(const Matrix& m, const DeviceBuffer& buffer, int64_t expert) {
+  const auto each = static_cast<int64_t>(buffer.bytes()) / m.experts;
+  const auto* const from = buffer.as<std::byte>() + expert * each;
+  return {from, from + each};
+}
+std::vector<float> biases_of(const DeviceBuffer& buffer, int64_t count, int64_t expert) {
+  return {buffer.as<float>() + expert * count, buffer.as<float>() + (expert + 1) * count};
+}
+
+// The device's places have what the table says, before and after an exchange.
+TEST(HotSlots, HaveTheExpertsOfTheTable) {
+  const ModelConfig config = small_config(3);
+  ModelWeights weights = make_random_model(config, {});
+  for (LayerWeights& layer : weights.layers) layer = weights.layers[0];
+  BackendOptions options{.threads = 2};
+  options.experts = {.host_layers = 2, .stream_rows = ExpertPlacement::kNever, .hot = 2};
+  std::unique_ptr<HostExperts> host = create_host_experts(options).value();
+  const auto stream = reinterpret_cast<cudaStream_t>(1);
+  auto loaded = load_model(config, weights, options, {}, stream, 2, host.get());
+  ASSERT_EQ(loaded.status().message(), "");
+  const LoadedModel& model = loaded.value();
+  ExpertStream experts;
+  ASSERT_TRUE(experts.open(model, *host, stream).ok());
+  HotSlots hot;
+  ASSERT_TRUE(hot.open(model, experts, 8, stream).ok());
+  const auto expect_right = [&](int layer) {
+    const Layer &all = model.layers[0], &here = model.hot[static_cast<size_t>(layer)];
+    int found = 0;
+    for (int e = 0; e < config.experts; ++e) {
+      const int32_t slot = hot.slots(layer)[e];
+      if (slot < 0) continue;
+      ++found;
+      EXPECT_EQ(expert_of(here.gate_up, here.gate_up.data, slot),
+                expert_of(all.gate_up, all.gate_up.data, e));
+      EXPECT_EQ(expert_of(here.down, here.down.scales, slot), expert_of(all.down, all.down.scales, e));
+      EXPECT_EQ(biases_of(here.up_bias, config.intermediate, slot),
+                biases_of(all.up_bias, config.intermediate, e));
+      EXPECT_EQ(biases_of(here.down_bias, config.hidden, slot), biases_of(all.down_bias, config.hidden, e));
+    }
+    EXPECT_EQ(found, 2);
+  };
+  expect_right(0), expect_right(1);
+  EXPECT_EQ(hot.slots(1)[1], 1);
+  ExpertUse use(2, config.experts);
+  use.count(1, std::vector<int32_t>(50, 4)), use.count(1, std::vector<int32_t>(20, 0));
+  for (int i = 0; i < 30; ++i) ASSERT_TRUE(hot.step(use).ok());
+  EXPECT_EQ(hot.exchanges(), 1);
+  EXPECT_EQ(hot.slots(1)[1], -1);
+  EXPECT_EQ(hot.slots(1)[4], 1);
+  EXPECT_EQ(hot.slots(1)[0], 0);
+  expect_right(0), expect_right(1);
 }
 
 // Slabs have gpt-oss's own sizes: one expert, from rows as a file has them and from panels of the same.

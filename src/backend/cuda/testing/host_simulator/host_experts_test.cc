@@ -21,12 +21,12 @@ constexpr double kTolerance = 0.03;
 
 class Model {
  public:
-  explicit Model(int host_layers, int stream_rows = ExpertPlacement::kNever) {
+  explicit Model(int host_layers, int stream_rows = ExpertPlacement::kNever, int hot = 0) {
     on_host::captures().no_begin = true;  // what is launched runs at once
     auto made = create_cuda_backend({.threads = 2,
                                      .max_rows = kMaxRows,
                                      .tune = false,
-                                     .experts = {.stream_rows = stream_rows},
+                                     .experts = {.stream_rows = stream_rows, .hot = hot},
                                      .gpu_memory = 1e18});
     EXPECT_EQ(made.status().message(), "");
     backend_ = std::move(made).value();
@@ -147,6 +147,35 @@ TEST(HostExpertsOnCuda, StreamedStepsAndOthersTakeTurns) {
   }
 }
 
+// The device computes its part while the host computes the other. With all experts there only the order of a
+// row's sum differs from the device's own.
+TEST(HostExpertsOnCuda, HotOnesAreTheDevices) {
+  const std::vector<std::vector<int>> steps = {{8, 4}, {1}, {1, 1, 1}, {8, 7, 5}, {1}, {2, 1}};
+  Model device(0);
+  std::vector<std::vector<float>> want;
+  for (const auto& rows : steps) want.push_back(device.step(rows));
+  for (const int stream_rows : {ExpertPlacement::kNever, 15}) {
+    for (const int hot : {1, 3, 6, 99}) {
+      Model host(2, stream_rows, hot);
+      for (size_t i = 0; i < steps.size(); ++i) {
+        const std::vector<float> got = host.step(steps[i]);
+        ASSERT_EQ(host.status().message(), "");
+        EXPECT_LT(distance(got, want[i]), hot < 6 ? kTolerance : 2e-3) << hot << " hot, step " << i;
+      }
+    }
+  }
+}
+
+// Long enough for experts to be exchanged; the tokens of a step are few, so some experts are seldom chosen.
+TEST(HostExpertsOnCuda, HotOnesAreExchanged) {
+  Model device(0), host(3, ExpertPlacement::kNever, 2);
+  for (int i = 0; i < 60; ++i) {
+    const std::vector<float> want = device.step({1, 1}), got = host.step({1, 1});
+    ASSERT_EQ(host.status().message(), "");
+    EXPECT_LT(distance(got, want), 2 * kTolerance) << i;  // the caches differ, too
+  }
+}
+
 // What is measured at a load is told, and decides.
 TEST(HostExpertsOnCuda, TheBreakEvenIsMeasured) {
   Model host(1, ExpertPlacement::kMeasured);
@@ -162,6 +191,9 @@ TEST(HostExpertsOnCuda, TheBreakEvenIsMeasured) {
 TEST(HostExpertsOnCuda, NothingIsStreamedForBatchInvariance) {
   auto made = create_cuda_backend(
       {.max_rows = kMaxRows, .batch_invariant = true, .experts = {.host_layers = 1, .stream_rows = 9}});
+  EXPECT_NE(made.status().message().find("--batch-invariant"), std::string::npos);
+  made = create_cuda_backend(
+      {.max_rows = kMaxRows, .batch_invariant = true, .experts = {.host_layers = 1, .hot = 1}});
   EXPECT_NE(made.status().message().find("--batch-invariant"), std::string::npos);
 }
 

@@ -25,7 +25,8 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 ALONE = re.compile(r"^(?:#define|using namespace) ", re.MULTILINE)
-LINES_OF_A_GROUP = 5000
+INCLUDE_FOLDERS = [os.path.join(ROOT, folder) for folder in ("src", "src/engine", "apps", "include", ".")]
+LINES_OF_A_GROUP = 12000
 SLOW_CHECK, SLOW_HEADER = "performance-unnecessary-value-param", re.compile(r"^#include <(?:boost/|cuda)", re.MULTILINE)
 # The name that a line without indentation defines; names behind a :: belong to a class.
 TEST_CASE = re.compile(r"TEST(?:_[FP])?\((\w+), (\w+)\)")
@@ -50,7 +51,7 @@ class Group:
                 and all(line.startswith("using ") and self.names[key] == line for key, line in names.items() if key in self.names)
                 and not any(key in names_of(header) for header in self.headers - headers for key in names)
                 and not any(key in self.names for header in headers - self.headers for key in names_of(header))
-                and inlines_of(headers - self.headers).isdisjoint(inlines_of(self.headers - headers)))
+                and defined_in(headers - self.headers).isdisjoint(defined_in(self.headers - headers)))
 
     def add(self, name, flags):
         self.files.append(name)
@@ -119,9 +120,10 @@ def names_of(name):
     return names
 
 
-def inlines_of(headers):
-    """The functions that headers define: tests of neighbouring folders have helpers of one name."""
-    return {name for header in headers for name, line in names_of(header).items() if line.startswith("inline ")}
+def defined_in(headers):
+    """Functions and types that headers define: tests of neighbouring folders have helpers of one name."""
+    return {name for header in headers for name, line in names_of(header).items()
+            if line.startswith("inline ") or TYPE.match(line) and not line.endswith(";")}
 
 
 def grouped(sources, quick):
@@ -145,7 +147,7 @@ def grouped(sources, quick):
 
 def resolve(include, beside):
     """The project's file that an #include "..." means, or None."""
-    for folder in (beside, os.path.join(ROOT, "src"), os.path.join(ROOT, "include"), ROOT):
+    for folder in (beside, *INCLUDE_FOLDERS):
         name = os.path.normpath(os.path.join(folder, include))
         if os.path.isfile(name):
             return name

@@ -72,7 +72,7 @@ void set(const std::string& name, nb::handle value, OpenOptions& o) {
   if (!known) throw Failure(StatusCode::kInvalidArgument, fmt::format("unknown option '{}'", name));
 }
 
-nb::dict describe(const PageUse& pages) {
+nb::dict pages_used(const PageUse& pages) {
   nb::dict d;
   d["used"] = pages.used;
   d["cached"] = pages.cached;
@@ -80,7 +80,7 @@ nb::dict describe(const PageUse& pages) {
   return d;
 }
 
-nb::dict describe(const KvTierStats& tier) {
+nb::dict tier_stats(const KvTierStats& tier) {
   nb::dict d;
   d["bytes"] = tier.bytes;
   d["written_bytes"] = tier.written_bytes;
@@ -156,8 +156,8 @@ nb::dict describe(const EngineStats& stats) {
   nb::dict d;
   d["running"] = stats.running;
   d["waiting"] = stats.waiting;
-  d["full"] = describe(stats.full);
-  d["window"] = describe(stats.window);
+  d["full"] = pages_used(stats.full);
+  d["window"] = pages_used(stats.window);
   d["prompt_tokens"] = stats.prompt_tokens;
   d["generated_tokens"] = stats.generated_tokens;
   d["prefix_queried"] = stats.prefix_queried;
@@ -171,8 +171,8 @@ nb::dict describe(const EngineStats& stats) {
   d["drafted_tokens"] = stats.speculation.drafted;
   d["accepted_tokens"] = stats.speculation.accepted;
   d["fetched_tokens"] = stats.store.fetched_tokens;
-  d["host"] = describe(stats.store.host);
-  d["disk"] = describe(stats.store.disk);
+  d["host"] = tier_stats(stats.store.host);
+  d["disk"] = tier_stats(stats.store.disk);
   return d;
 }
 

@@ -18,9 +18,9 @@ static_assert(kPageTokens == 32);
 template <int kMax, int H, int kFirst = 0, typename Run>
 MOESAIC_INLINE void head_runs(const Run& run) {
   if constexpr (kFirst < H) {
-    constexpr int n = std::min(kMax, H - kFirst);
-    run.template operator()<n>(kFirst);
-    head_runs<kMax, H, kFirst + n>(run);
+    constexpr int kHeads = std::min(kMax, H - kFirst);
+    run.template operator()<kHeads>(kFirst);
+    head_runs<kMax, H, kFirst + kHeads>(run);
   }
 }
 

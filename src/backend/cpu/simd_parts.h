@@ -17,7 +17,7 @@ constexpr int kParts = MOESAIC_PARTS;
 template <typename E>
 struct Lanes {
   using Element = E;
-  typedef E Part __attribute__((vector_size(64 / kParts)));
+  using Part [[gnu::vector_size(64 / kParts)]] = E;
   Part part[kParts];
 };
 using F16 = Lanes<float>;
@@ -145,7 +145,7 @@ inline float max_by_halves(F16 x) {
 template <typename Int>
 MOESAIC_INLINE void store_narrow(Int* p, const I16& x) {
   constexpr int kLanes = 16 / kParts;
-  typedef Int Narrow __attribute__((vector_size(kLanes * sizeof(Int))));
+  using Narrow [[gnu::vector_size(kLanes * sizeof(Int))]] = Int;
   for (int i = 0; i < kParts; ++i) {
     const Narrow part = __builtin_convertvector(x.part[i], Narrow);
     std::memcpy(p + i * kLanes, &part, sizeof part);

@@ -94,17 +94,19 @@ void add_below(const fs::path& folder, const std::string& name, int depth, Seen&
   }
 }
 
-// Gives each model the shortest name that means it alone: the repository, with its tag or with its file.
+// Gives each model the shortest name that means it alone: the repository, with its tag or with its file; for
+// a folder among other models its path.
 void name_in_repository(const std::string& repository, std::vector<FoundModel>& found) {
   std::vector<std::string> ggufs;
   for (const FoundModel& model : found) {
     if (model.kind == "GGUF") ggufs.push_back(model.name);
   }
-  const bool folder = ggufs.size() < found.size();
   for (FoundModel& model : found) {
     const std::string tag = gguf_tag(model.name);
-    if (model.kind != "GGUF" || (ggufs.size() == 1 && !folder))
+    if (found.size() == 1 || (model.kind != "GGUF" && model.name.empty()))
       model.name = repository;
+    else if (model.kind != "GGUF")
+      model.name = model.path;
     else if (const auto same = with_gguf_tag(ggufs, tag); same.size() == 1 && same.front() == model.name)
       model.name = fmt::format("{}:{}", repository, tag);
     else

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -215,6 +216,24 @@ TEST_F(Stores, LmStudioKeepsItsFirstFolder) {
   put("lms/hub/models/openai/x/manifest.json",
       R"({"dependencies": [{"sources": [{"user": "p", "repo": "gone"}, {"user": "p", "repo": "own"}]}]})");
   EXPECT_EQ(found("openai/x"), own);
+}
+
+// Each listed name opens its own model, however many a repository has and wherever they stand in it.
+TEST_F(Stores, EveryListedNameOpensItsModel) {
+  const std::string config = R"({"model_type": "gpt_oss"})";
+  for (const char* folder : {"p/two/4bit", "p/two/8bit", "p/one/sub", "p/top", "p/mixed/bf16"}) {
+    put(std::string("lms/models/") + folder + "/config.json", config);
+    put(std::string("lms/models/") + folder + "/model.safetensors");
+  }
+  gguf("lms/models/p/top/m-Q8_0.gguf", "gpt-oss"), gguf("lms/models/p/mixed/m-Q8_0.gguf", "gpt-oss");
+  std::vector<std::string> names;
+  for (const FoundModel& model : models_here(places())) {
+    EXPECT_EQ(found(model.name), model.path) << model.name;
+    if (model.place == "LM Studio") names.push_back(model.name);
+  }
+  EXPECT_EQ(names.size(), 7u);
+  EXPECT_NE(std::ranges::find(names, "p/one"), names.end());
+  EXPECT_NE(std::ranges::find(names, "p/top:Q8_0"), names.end());
 }
 
 }  // namespace

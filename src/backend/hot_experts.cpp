@@ -7,7 +7,7 @@ namespace {
 
 // An expert comes for one that is chosen less than half as often, and not for a few choices that may be
 // chance: a copy costs as much of the host's memory bandwidth as one choice does.
-constexpr uint32_t kLeastGain = 16;
+constexpr uint32_t kLeastGain = 8;
 bool worth_it(uint32_t comes, uint32_t leaves) {
   return comes >= 2 * uint64_t{leaves} && comes >= leaves + kLeastGain;
 }

@@ -50,7 +50,7 @@ TEST(HotExperts, StayWhereAnotherIsHardlyMoreWanted) {
   use.count(0, times(60, 1));
   EXPECT_EQ(hot.choose(use)->comes, 1);
   ExpertUse few(1, 3);
-  few.count(0, times(15, 2));
+  few.count(0, times(7, 2));
   EXPECT_FALSE(hot.choose(few).has_value());
 }
 

@@ -131,6 +131,11 @@ TEST_F(Stores, AnotherArchitectureDoesNotCount) {
   EXPECT_EQ(architecture_of(model), "gpt-oss");
   EXPECT_EQ(architecture_of(put("short.gguf", "GGUF\3")), "");
   EXPECT_EQ(architecture_of(path("none")), "");
+  // One entry, "x", of a type that does not exist.
+  const std::string unknown = std::string("GGUF\3\0\0\0", 8) + std::string(8, 0) +
+                              std::string("\1\0\0\0\0\0\0\0", 8) + std::string("\1\0\0\0\0\0\0\0x", 9) +
+                              std::string("c\0\0\0", 4);
+  EXPECT_EQ(architecture_of(put("unknown.gguf", unknown)), "");
   gguf("m/Q8_0/model.gguf", "gptoss");
   EXPECT_NE(found(path("m")).find("several models; name one of them: model.gguf, Q8_0/model.gguf"),
             std::string::npos)

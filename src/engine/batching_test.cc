@@ -20,6 +20,7 @@ TEST_P(Batching, ARequestGivesTheSameTokensAloneAndInABatch) {
     alone.push_back(r->tokens);
   }
   Engine e = engine(6);
+  EXPECT_GT(e.stats().full.total, 0);  // before the first step
   std::vector<std::shared_ptr<Request>> together;
   for (int i = 0; i < 6; ++i)
     together.push_back(
@@ -28,6 +29,7 @@ TEST_P(Batching, ARequestGivesTheSameTokensAloneAndInABatch) {
   ASSERT_TRUE(e.run_to_end().ok());
   for (int i = 0; i < 6; ++i) EXPECT_EQ(together[i]->tokens, alone[i]) << i;
   EXPECT_EQ(e.stats().full.used, 0);
+  EXPECT_GE(e.stats().steps, 20u);
 }
 
 TEST_P(Batching, MoreRequestsThanTheBatchHoldsWaitTheirTurn) {

@@ -140,6 +140,15 @@ TEST_P(Tier, KeepsItsBound) {
   EXPECT_FALSE(t->put(full(200, 0), KvBytes(kMost + 1)));
 }
 
+TEST_P(Tier, APartThatWasReadStays) {
+  const auto t = tier(100'000);
+  for (uint64_t n = 1; n <= 40; ++n) {
+    t->put(full(n, 0), bytes_of(full(n, 0), 5000));
+    ASSERT_NE(t->get(full(1, 0), 5000), nullptr) << n;
+  }
+  EXPECT_FALSE(t->has(full(2, 0).id));
+}
+
 // ---- the folder ----
 
 class Folder : public testing::Test {

@@ -246,6 +246,9 @@ TEST(SamplerForbidden, ParametersOutOfRange) {
   for (const SamplingParams& p : {SamplingParams{.min_tokens = -1}, SamplingParams{.allowed_tokens = {100}},
                                   SamplingParams{.bad_words = {{}}}, SamplingParams{.bad_words = {{1, -1}}}})
     EXPECT_FALSE(validate(p, 100).ok());
+  const SamplingParams ends{
+      .logit_bias = {{0, 1e4f}, {99, -1e4f}}, .allowed_tokens = {0, 99}, .bad_words = {{0, 99}}};
+  EXPECT_TRUE(validate(ends, 100).ok()) << validate(ends, 100).message();
 }
 
 std::vector<double> draw_frequencies(const SamplingParams& params, const std::vector<float>& logits,

@@ -27,17 +27,22 @@ struct PacedDevice {
   double chance = 0.0;  // of each token of a draft
 };
 
+std::vector<Request> requests_of(int count) {
+  std::vector<Request> requests(static_cast<size_t>(count));
+  for (uint64_t id = 0; Request & r : requests) {
+    r.id = id++, r.limit = 1 << 20, r.tokens = {1}, r.prompt_tokens = 1;
+    r.sampler = std::make_unique<Sampler>(SamplingParams{}, r.tokens);
+  }
+  return requests;
+}
+
 // Steps of `batch` requests until each has so many tokens. Returns the time as a share of that of steps
 // without drafts.
 double run_paced(Speculator& speculator, const PacedDevice& device, int batch, int tokens) {
-  std::vector<Request> requests(static_cast<size_t>(batch));
+  std::vector<Request> requests = requests_of(batch);
   std::vector<Request*> pointers;
+  for (Request& r : requests) pointers.push_back(&r);
   uint32_t random = 1;
-  for (Request& r : requests) {
-    r.id = pointers.size(), r.limit = 1 << 20, r.tokens = {1}, r.prompt_tokens = 1;
-    r.sampler = std::make_unique<Sampler>(SamplingParams{}, r.tokens);
-    pointers.push_back(&r);
-  }
   double seconds = 0, generated = 0;
   while (generated < static_cast<double>(batch) * tokens) {
     const bool stops = speculator.follows_steps();
@@ -123,6 +128,19 @@ TEST(Speculator, RestsWhereDraftsCostMoreThanExpected) {
   for (int i = 0; i < 20; ++i)
     speculator.measured({.rows = 1, .drafted = 2, .spent = 6e-4}, 3, StepKind::kDrafted, 3e-3);
   EXPECT_FALSE(decide());
+}
+
+TEST(Speculator, DraftsFillTheFreeRowsAndNoMore) {
+  std::vector<Request> requests = requests_of(3);
+  std::vector<Request*> pointers;
+  for (Request& r : requests) pointers.push_back(&r);
+  Speculator speculator(std::make_unique<GuessingHead>(), 4);
+  const StepAccount account = speculator.draft(pointers, {.rows = 3, .free_rows = 5},
+                                               [](Request&, int, int tokens) { return tokens; });
+  EXPECT_EQ(account.drafted, 5);
+  std::vector<size_t> drafts;
+  for (const Request& r : requests) drafts.push_back(r.draft.proposal(r.tokens.size()).size());
+  EXPECT_EQ(drafts, (std::vector<size_t>{4, 1, 0}));
 }
 
 }  // namespace

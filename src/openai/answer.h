@@ -54,6 +54,13 @@ inline Usage usage_of(const Outcome& outcome, int reasoning_tokens) {
           .cached_tokens = outcome.cached_tokens,
           .cache_write_tokens = outcome.cache_write_tokens};
 }
+inline text::OrderedJson usage_json(const Usage& u) {
+  return {{"prompt_tokens", u.prompt_tokens},
+          {"completion_tokens", u.generated_tokens},
+          {"total_tokens", u.prompt_tokens + u.generated_tokens},
+          {"prompt_tokens_details",
+           {{"cached_tokens", u.cached_tokens}, {"cache_write_tokens", u.cache_write_tokens}}}};
+}
 
 class Answer {
  public:

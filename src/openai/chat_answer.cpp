@@ -199,13 +199,10 @@ Usage ChatAnswer::usage() const {
 }
 
 Json ChatAnswer::usage_json() const {
-  const Usage u = usage();
-  return {{"prompt_tokens", u.prompt_tokens},
-          {"completion_tokens", u.generated_tokens},
-          {"total_tokens", u.prompt_tokens + u.generated_tokens},
-          {"prompt_tokens_details",
-           {{"cached_tokens", u.cached_tokens}, {"cache_write_tokens", u.cache_write_tokens}}},
-          {"completion_tokens_details", {{"reasoning_tokens", u.reasoning_tokens}}}};
+  const Usage sum = usage();
+  Json json = openai::usage_json(sum);
+  json["completion_tokens_details"] = {{"reasoning_tokens", sum.reasoning_tokens}};
+  return json;
 }
 
 }  // namespace moesaic::openai

@@ -111,7 +111,7 @@ void CompletionAnswer::add(const AnswerEvent& event, std::string* sse) {
   if (sse == nullptr || prompt_only || (choice.text.empty() && choice.tokens.empty() && !event.end)) return;
   Json chunk = head_;
   chunk["choices"] = Json::array({choice_json(event.choice)});
-  if (options_.continuous_usage) chunk["usage"] = usage_json();
+  if (options_.continuous_usage) chunk["usage"] = usage_json(usage());
   append_event(*sse, dump(chunk));
   choice.begun = true;
   choice.text.clear();
@@ -123,7 +123,7 @@ void CompletionAnswer::finish(std::string& sse) {
   if (options_.include_usage) {
     Json chunk = head_;
     chunk["choices"] = Json::array();
-    chunk["usage"] = usage_json();
+    chunk["usage"] = usage_json(usage());
     append_event(sse, dump(chunk));
   }
   sse += kDone;
@@ -133,7 +133,7 @@ std::string CompletionAnswer::whole() {
   Json json = head_;
   json["choices"] = Json::array();
   for (size_t i = 0; i < choices_.size(); ++i) json["choices"].push_back(choice_json(static_cast<int>(i)));
-  json["usage"] = usage_json();
+  json["usage"] = usage_json(usage());
   return dump(json);
 }
 
@@ -153,15 +153,6 @@ Usage CompletionAnswer::usage() const {
     sum.cache_write_tokens += outcome.cache_write_tokens;
   }
   return sum;
-}
-
-Json CompletionAnswer::usage_json() const {
-  const Usage u = usage();
-  return {{"prompt_tokens", u.prompt_tokens},
-          {"completion_tokens", u.generated_tokens},
-          {"total_tokens", u.prompt_tokens + u.generated_tokens},
-          {"prompt_tokens_details",
-           {{"cached_tokens", u.cached_tokens}, {"cache_write_tokens", u.cache_write_tokens}}}};
 }
 
 }  // namespace moesaic::openai

@@ -48,7 +48,6 @@ class CompletionAnswer : public Answer {
   void add_logprob(const SampledToken& token, bool known, Choice& choice) const;
   void take_answer(const AnswerEvent& event, Choice& choice) const;
   Json choice_json(int index) const;
-  Json usage_json() const;
 
   const Model& model_;
   Options options_;

@@ -52,7 +52,6 @@ class HttpClient {
     }
     return answer;
   }
-  void shut_down() { shutdown(socket_, SHUT_WR); }
 
  private:
   int socket_;

@@ -139,28 +139,15 @@ class SampleTest : public testing::TestWithParam<int> {
   // want: the token of each row; -9: the row is not edited and gets none.
   void expect_edited_tokens(const std::vector<float>& logits, int vocab, const std::vector<EditedRow>& rows,
                             const std::vector<int32_t>& want) {
-    const auto count = static_cast<int>(rows.size());
-    std::vector<RowEdits::Row> row_list;
-    std::vector<EditedToken> tokens(1);
-    std::vector<uint32_t> masks(1);
-    for (const EditedRow& row : rows) {
-      row_list.push_back({.row = row.row,
-                          .first = static_cast<int32_t>(tokens.size()),
-                          .count = static_cast<int32_t>(row.edits.tokens.size()),
-                          .allowed = row.edits.allowed.empty() ? -1 : static_cast<int32_t>(masks.size()),
-                          .sampling = row.sampling});
-      for (const TokenEdit& edit : row.edits.tokens) tokens.push_back({.edit = edit, .logit = 0});
-      for (const uint64_t word : row.edits.allowed)
-        masks.insert(masks.end(), {static_cast<uint32_t>(word), static_cast<uint32_t>(word >> 32)});
-    }
-    const DeviceBuffer device_logits = upload(logits), device_rows = upload(row_list),
-                       device_tokens = upload(tokens), device_masks = upload(masks),
+    size_t bytes = 0;
+    for (const EditedRow& row : rows) bytes += packed_bytes(row);
+    std::vector<std::byte> packed(bytes);
+    const PackedEdits sent = pack_edits(rows, packed.data());
+    ASSERT_EQ(sent.bytes, bytes);
+    const DeviceBuffer device_logits = upload(logits), device_edits = upload(packed),
                        numbers = upload(std::vector<int32_t>{77, 1}),
                        sampled_tokens = upload(std::vector<int32_t>(kMaxRows, -9));
-    const RowEdits edits{.rows = device_rows.as<RowEdits::Row>(),
-                         .count = count,
-                         .tokens = device_tokens.as<EditedToken>(),
-                         .allowed = device_masks.as<uint32_t>()};
+    const RowEdits edits = sent.at(device_edits.as<std::byte>());
     ASSERT_TRUE(edit_logits(device_logits.as<float>(), vocab, edits, nullptr).ok());
     ASSERT_TRUE(sample({.logits = device_logits.as<float>(),
                         .vocab = vocab,

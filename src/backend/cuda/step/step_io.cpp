@@ -20,10 +20,9 @@ namespace {
 
 // Bytes of edits that are sent at once: 300 masks of 201,088 tokens. One row always fits.
 constexpr size_t kEditBytes = size_t{8} << 20;
-size_t mask_words(size_t vocab) { return (vocab + 31) / 32 + 1; }
 size_t edit_bytes(size_t vocab) {
   return std::max(kEditBytes,
-                  sizeof(RowEdits::Row) + vocab * sizeof(EditedToken) + mask_words(vocab) * sizeof(uint32_t));
+                  sizeof(RowEdits::Row) + vocab * sizeof(EditedToken) + (vocab + 63) / 64 * sizeof(uint64_t));
 }
 
 }  // namespace
@@ -111,41 +110,41 @@ Status StepIo::launched(const float* logits, std::span<const int32_t> host_rows,
   return check(cudaEventRecord(events_[sampling_steps_++ % 2], stream), "step");
 }
 
-size_t StepIo::bytes_of(const EditedRow& row) const {
+size_t packed_bytes(const EditedRow& row) {
   return sizeof(RowEdits::Row) + row.edits.tokens.size() * sizeof(EditedToken) +
-         (row.edits.allowed.empty() ? 0 : mask_words(vocab_) * sizeof(uint32_t));
+         row.edits.allowed.size() * sizeof(uint64_t);
 }
 
-// Rows, tokens and masks behind each other; rows and tokens have doubles.
-Result<RowEdits> StepIo::send_edits(std::span<const EditedRow> rows, std::byte* packed, cudaStream_t stream) {
-  static_assert(sizeof(RowEdits::Row) % alignof(EditedToken) == 0);
+PackedEdits pack_edits(std::span<const EditedRow> rows, std::byte* out) {
+  static_assert(sizeof(RowEdits::Row) % alignof(EditedToken) == 0);  // both have doubles
   size_t tokens = 0;
   for (const EditedRow& row : rows) tokens += row.edits.tokens.size();
-  const size_t tokens_at = rows.size() * sizeof(RowEdits::Row),
-               masks_at = tokens_at + tokens * sizeof(EditedToken);
-  auto* const row_out = reinterpret_cast<RowEdits::Row*>(packed);
-  auto* const token_out = reinterpret_cast<EditedToken*>(packed + tokens_at);
-  size_t token = 0, word = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const auto& [row, sampling, edits] = rows[i];
-    row_out[i] = {.row = row,
-                  .first = static_cast<int32_t>(token),
+  PackedEdits packed{.rows = static_cast<int>(rows.size()), .tokens = rows.size() * sizeof(RowEdits::Row)};
+  packed.masks = packed.bytes = packed.tokens + tokens * sizeof(EditedToken);
+  auto* row_out = reinterpret_cast<RowEdits::Row*>(out);
+  auto* const first = reinterpret_cast<EditedToken*>(out + packed.tokens);
+  EditedToken* token = first;
+  for (const auto& [row, sampling, edits] : rows) {
+    *row_out++ = {.row = row,
+                  .first = static_cast<int32_t>(token - first),
                   .count = static_cast<int32_t>(edits.tokens.size()),
-                  .allowed = edits.allowed.empty() ? -1 : static_cast<int32_t>(word),
+                  .allowed = edits.allowed.empty()
+                                 ? -1
+                                 : static_cast<int32_t>((packed.bytes - packed.masks) / sizeof(uint32_t)),
                   .sampling = sampling};
-    for (const TokenEdit& edit : edits.tokens) token_out[token++] = {.edit = edit, .logit = 0};
+    for (const TokenEdit& edit : edits.tokens) *token++ = {.edit = edit, .logit = 0};
     const size_t bytes = edits.allowed.size() * sizeof(uint64_t);
-    std::memcpy(packed + masks_at + word * sizeof(uint32_t), edits.allowed.data(), bytes);
-    word += bytes / sizeof(uint32_t);
+    std::memcpy(out + packed.bytes, edits.allowed.data(), bytes);
+    packed.bytes += bytes;
   }
-  const size_t bytes = masks_at + word * sizeof(uint32_t);
-  RETURN_IF_ERROR(check(cudaMemcpyAsync(edits_.as<void>(), packed, bytes, cudaMemcpyHostToDevice, stream),
-                        "logit edits"));
-  auto* const on_device = edits_.as<std::byte>();
-  return RowEdits{.rows = reinterpret_cast<const RowEdits::Row*>(on_device),
-                  .count = static_cast<int>(rows.size()),
-                  .tokens = reinterpret_cast<EditedToken*>(on_device + tokens_at),
-                  .allowed = reinterpret_cast<const uint32_t*>(on_device + masks_at)};
+  return packed;
+}
+
+RowEdits PackedEdits::at(std::byte* copy) const {
+  return {.rows = reinterpret_cast<const RowEdits::Row*>(copy),
+          .count = rows,
+          .tokens = reinterpret_cast<EditedToken*>(copy + tokens),
+          .allowed = reinterpret_cast<const uint32_t*>(copy + masks)};
 }
 
 Status StepIo::edit(const StepLayout& at, std::span<const EditedRow> rows, float* logits, int ctas,
@@ -154,10 +153,14 @@ Status StepIo::edit(const StepLayout& at, std::span<const EditedRow> rows, float
   const unsigned buffer = (sampling_steps_ - 1) % 2;
   while (!rows.empty()) {
     size_t count = 0, bytes = 0;
-    while (count < rows.size() && bytes + bytes_of(rows[count]) <= edits_.bytes())
-      bytes += bytes_of(rows[count++]);
-    ASSIGN_OR_RETURN(const RowEdits edits,
-                     send_edits(rows.first(count), packed_edits_[buffer].as<std::byte>(), stream));
+    while (count < rows.size() && bytes + packed_bytes(rows[count]) <= edits_.bytes())
+      bytes += packed_bytes(rows[count++]);
+    auto* const packed = packed_edits_[buffer].as<std::byte>();
+    const PackedEdits sent = pack_edits(rows.first(count), packed);
+    RETURN_IF_ERROR(
+        check(cudaMemcpyAsync(edits_.as<void>(), packed, sent.bytes, cudaMemcpyHostToDevice, stream),
+              "logit edits"));
+    const RowEdits edits = sent.at(edits_.as<std::byte>());
     RETURN_IF_ERROR(edit_logits(logits, static_cast<int>(vocab_), edits, stream));
     RETURN_IF_ERROR(cuda::sample({.logits = logits,
                                   .vocab = static_cast<int>(vocab_),

@@ -16,6 +16,16 @@ namespace moesaic::cuda {
 
 SampledToken token_of(const SampleResult& result);
 
+// Edits as edit_logits() reads them: rows, tokens and masks behind each other, where the last two begin and
+// all end.
+struct PackedEdits {
+  int rows = 0;
+  size_t tokens = 0, masks = 0, bytes = 0;
+  RowEdits at(std::byte* copy) const;
+};
+size_t packed_bytes(const EditedRow& row);
+PackedEdits pack_edits(std::span<const EditedRow> rows, std::byte* out);  // out: the sum of packed_bytes()
+
 class StepIo {
  public:
   ~StepIo();
@@ -53,9 +63,6 @@ class StepIo {
   void forget() { in_flight_ = 0; }
 
  private:
-  size_t bytes_of(const EditedRow& row) const;
-  Result<RowEdits> send_edits(std::span<const EditedRow> rows, std::byte* packed, cudaStream_t stream);
-
   int max_rows_ = 0;
   DeviceBuffer inputs_, sampled_tokens_;
   std::array<PinnedBuffer, 2> packed_;  // of even and odd steps

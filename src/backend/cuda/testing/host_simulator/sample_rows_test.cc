@@ -10,9 +10,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <random>
 
+#include "backend/cuda/step/step_io.h"
 #include "core/choose_token.h"
 
 namespace moesaic::cuda {
@@ -61,15 +61,9 @@ void expect_edited(const std::vector<float>& logits, int vocab, const LogitEdits
   const std::span<const float> own(logits.data() + int64_t{kRow} * vocab, static_cast<size_t>(vocab));
   std::vector<float> want(own.begin(), own.end()), device = logits;
   apply_edits(edits, want);
-  std::vector<EditedToken> tokens;
-  for (const TokenEdit& edit : edits.tokens) tokens.push_back({edit, 0});
-  std::vector<uint32_t> masks(2 * edits.allowed.size() + 1);
-  std::memcpy(masks.data() + 1, edits.allowed.data(), edits.allowed.size() * sizeof(uint64_t));
-  const RowEdits::Row row{.row = kRow,
-                          .count = static_cast<int32_t>(tokens.size()),
-                          .allowed = edits.allowed.empty() ? -1 : 1,
-                          .sampling = sampling};
-  const RowEdits on_device{.rows = &row, .count = 1, .tokens = tokens.data(), .allowed = masks.data()};
+  const EditedRow row{kRow, sampling, edits};
+  std::vector<std::byte> packed(packed_bytes(row));
+  const RowEdits on_device = pack_edits(std::span(&row, 1), packed.data()).at(packed.data());
   ASSERT_TRUE(edit_logits_on_host(device.data(), vocab, on_device, nullptr).ok());
   EXPECT_TRUE(std::equal(logits.begin(), logits.end() - vocab, device.begin()));
   std::vector<SampleResult> results(kRows);

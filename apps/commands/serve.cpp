@@ -8,10 +8,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 
 #include "api/model_parts.h"
 #include "base/error.h"
+#include "checkpoint/model_places.h"
 #include "commands.h"
 #include "model_options.h"
 #include "moesaic/engine.h"
@@ -32,9 +34,12 @@ struct ServeOptions {
   server::ServerOptions server;
 };
 
-// The name by which clients call the model: the last part of its path.
+// The name by which clients call the model: the last part of its path or of its repository's name.
 std::string name_of(const std::string& model) {
   std::filesystem::path path(model);
+  if (const auto named = is_there(path) ? std::nullopt : repository_name(model))
+    path =
+        !named->file.empty() ? named->file : named->repository + (named->tag.empty() ? "" : ":" + named->tag);
   if (path.filename().empty()) path = path.parent_path();
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }

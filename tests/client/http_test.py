@@ -522,5 +522,18 @@ class LogThatNobodyReads(unittest.TestCase):
         self.assertTrue(all(len(line) < 4096 for line in log.splitlines()))
 
 
+class Names(unittest.TestCase):
+    def test_a_model_has_its_repositorys_name(self):
+        with tempfile.TemporaryDirectory() as cache:
+            snapshots = pathlib.Path(cache) / "models--openai--gpt-oss-20b/snapshots"
+            snapshots.mkdir(parents=True)
+            (snapshots / "current").symlink_to(pathlib.Path(__file__).resolve().parents[2] / "models/tiny")
+            for name in ("openai/gpt-oss-20b", "https://huggingface.co/openai/gpt-oss-20b/tree/main", "hf.co/openai/gpt-oss-20b\n"):
+                server = Served("--log", "quiet", model=name, env={"HF_HUB_CACHE": cache}).wait_ready()
+                models = json.loads(server.call("GET", "/v1/models")[2])["data"]
+                server.stop()
+                self.assertEqual([model["id"] for model in models], ["gpt-oss-20b"])
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=int(os.environ.get("VERBOSE", "1")))

@@ -7,10 +7,15 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <optional>
 #include <tuple>
 #include <vector>
 
+#include "backend/backend.h"
 #include "backend/moe_operator.h"
+#include "backend/step_operator.h"
+#include "base/file_cache.h"
+#include "checkpoint/named_tensors.h"
 #include "convert.h"
 #include "gil.h"
 
@@ -81,6 +86,69 @@ void run(const MoeOperator& moe, int64_t tokens, const std::string& type, uintpt
                  .stream = pointer(stream)}));
 }
 
+// name, type as safetensors has it, shape, address.
+using TensorArgs = std::tuple<std::string, std::string, std::vector<int64_t>, uintptr_t>;
+
+// release(layer): the layer's tensors, with -1 the rest, are not read any more.
+std::unique_ptr<StepOperator> prepare_step_operator(const std::string& config,
+                                                    const std::vector<TensorArgs>& tensors, int device,
+                                                    int max_rows, int max_sequences, int max_context,
+                                                    bool fp8_cache, const std::string& dense, bool graphs,
+                                                    const nb::object& release) {
+  std::vector<NamedTensor> named;
+  for (const auto& [name, dtype, shape, address] : tensors)
+    named.push_back({name, dtype, shape, pointer(address)});
+  NamedModel model = checked(model_of_tensors(config, named));
+  std::optional<nb::python_error> raised;
+  if (!release.is_none()) {
+    model.weights.release = [&](int layer) {
+      const Locked acquire;
+      try {
+        if (!raised) release(layer);
+      } catch (nb::python_error& error) {
+        raised.emplace(std::move(error));
+      }
+    };
+  }
+  const StepOperatorOptions options{.device = device,
+                                    .max_rows = max_rows,
+                                    .max_sequences = max_sequences,
+                                    .max_context = max_context,
+                                    .fp8_cache = fp8_cache,
+                                    .dense = checked(dense_format(dense)),
+                                    .graphs = graphs,
+                                    .tuning_folder = cache_folder()};
+  auto made = [&] {
+    const Unlocked unlock;
+    return prepare_step(options, model.config, model.weights);
+  }();
+  if (raised) throw nb::python_error(std::move(*raised));
+  return checked(std::move(made));
+}
+
+// Pages, stride and slots.
+using TableArgs = std::tuple<uintptr_t, int64_t, uintptr_t>;
+StepPageTables tables_of(const TableArgs& args) {
+  const auto& [pages, stride, slots] = args;
+  return {static_cast<const int32_t*>(pointer(pages)), stride, static_cast<const int64_t*>(pointer(slots))};
+}
+
+void run_step(StepOperator& step, int rows, int sequences, uintptr_t host_starts, uintptr_t starts,
+              uintptr_t tokens, uintptr_t positions, const TableArgs& full, const TableArgs& sliding,
+              int longest, uintptr_t out, uintptr_t stream) {
+  check(step.run({.rows = rows,
+                  .sequences = sequences,
+                  .host_starts = static_cast<const int32_t*>(pointer(host_starts)),
+                  .starts = static_cast<const int32_t*>(pointer(starts)),
+                  .tokens = static_cast<const int32_t*>(pointer(tokens)),
+                  .positions = static_cast<const int64_t*>(pointer(positions)),
+                  .full = tables_of(full),
+                  .sliding = tables_of(sliding),
+                  .longest = longest,
+                  .out = pointer(out),
+                  .stream = pointer(stream)}));
+}
+
 // A tensor of any library, by DLPack.
 struct Tensor {
   nb::ndarray<nb::ro> array;
@@ -135,6 +203,28 @@ void add_ops(nb::module_& m) {
       .def("run", &run, nb::arg("tokens"), nb::arg("type"), nb::arg("x"), nb::arg("out"), nb::arg("ids"),
            nb::arg("ids64"), nb::arg("weights"), nb::arg("logits"), nb::arg("logits_type"),
            nb::arg("workspace"), nb::arg("workspace_bytes"), nb::arg("stream"));
+  nb::class_<StepOperator>(m, "StepOperator", "A whole model on a GPU. Addresses are the device's.")
+      .def_prop_ro("bytes", &StepOperator::bytes)
+      .def_prop_ro("page_bytes", &StepOperator::page_bytes)
+      .def(
+          "set_cache",
+          [](StepOperator& step, int layer, uintptr_t base, int pages, int64_t stride) {
+            check(step.set_cache(layer, pointer(base), pages, stride));
+          },
+          nb::arg("layer"), nb::arg("base"), nb::arg("pages"), nb::arg("stride"))
+      .def("run", &run_step, nb::arg("rows"), nb::arg("sequences"), nb::arg("host_starts"), nb::arg("starts"),
+           nb::arg("tokens"), nb::arg("positions"), nb::arg("full"), nb::arg("sliding"), nb::arg("longest"),
+           nb::arg("out"), nb::arg("stream"))
+      .def(
+          "logits",
+          [](StepOperator& step, uintptr_t hidden, int rows, uintptr_t out, uintptr_t stream) {
+            check(step.logits(pointer(hidden), rows, static_cast<float*>(pointer(out)), pointer(stream)));
+          },
+          nb::arg("hidden"), nb::arg("rows"), nb::arg("out"), nb::arg("stream"));
+  m.def("prepare_step", &prepare_step_operator, nb::arg("config"), nb::arg("tensors"), nb::arg("device"),
+        nb::arg("max_rows"), nb::arg("max_sequences"), nb::arg("max_context"), nb::arg("fp8_cache"),
+        nb::arg("dense"), nb::arg("graphs"), nb::arg("release").none());
+
   m.def("prepare_moe", &prepare, nb::arg("w13"), nb::arg("w2"), nb::arg("device"), nb::arg("experts"),
         nb::arg("first_expert"), nb::arg("routed_experts"), nb::arg("top_k"), nb::arg("hidden"),
         nb::arg("intermediate"), nb::arg("alpha"), nb::arg("limit"), nb::arg("offset"),

@@ -11,6 +11,7 @@
 #endif
 #include "backend/moe_operator.h"
 #include "backend/parallel_backend.h"
+#include "backend/step_operator.h"
 #include "backend/warm_up.h"
 #include "base/cpu_topology.h"
 #include "base/error.h"
@@ -133,6 +134,10 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
 #if !MOESAIC_CUDA
 Result<std::string> warm_up(const std::string&, int, const std::function<void(const WarmKernel&)>&) {
   return error(StatusCode::kUnsupported, "warmup: {}", cuda_absent());
+}
+Result<std::unique_ptr<StepOperator>> prepare_step(const StepOperatorOptions&, const ModelConfig&,
+                                                   const ModelWeights&) {
+  return error(StatusCode::kUnsupported, "step: {}", cuda_absent());
 }
 Result<std::unique_ptr<MoeOperator>> prepare_moe(const MoeOperatorOptions&, const MoeOperatorMatrix&,
                                                  const MoeOperatorMatrix&, void*) {

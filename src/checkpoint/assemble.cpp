@@ -18,6 +18,9 @@ std::string shape_text(const Shape& shape) {
   return text + "]";
 }
 
+// For errors.
+std::string file_of(const RawTensor& t) { return t.file != nullptr ? t.file->path() : "weights"; }
+
 // E8M0 codes: safetensors has had a name for them only since 2025.
 bool holds_scales(const RawTensor& t) { return t.dtype == "U8" || t.dtype == "F8_E8M0"; }
 
@@ -38,7 +41,7 @@ class Finder {
     if (t == nullptr) return fail(invalid("{}: tensor '{}' is missing", source(), name));
     taken_.insert(name);
     if (t->shape != shape)
-      return fail(invalid("{}: tensor '{}' is {}, the config asks for {}", t->file->path(), name,
+      return fail(invalid("{}: tensor '{}' is {}, the config asks for {}", file_of(*t), name,
                           shape_text(t->shape), shape_text(shape)));
     return t;
   }
@@ -66,7 +69,7 @@ class Finder {
         continue;
       const bool scale = name.ends_with("scale");
       set(error(
-          StatusCode::kUnsupported, "{}: tensor '{}' {}; use {}", t.file->path(), name.substr(0, 120),
+          StatusCode::kUnsupported, "{}: tensor '{}' {}; use {}", file_of(t), name.substr(0, 120),
           scale ? "scales another one, which is not supported" : "is not one of this model",
           "the original weights (openai/gpt-oss-20b or gpt-oss-120b) or a GGUF file with MXFP4 experts"));
       return;
@@ -83,7 +86,7 @@ class Finder {
     if (codes == nullptr || scales == nullptr) return {};
     if (holds_scales(*scales)) return dense_view(format, rows, cols, codes->data.data(), scales->data.data());
     set(error(StatusCode::kUnsupported, "{}: tensor '{}_scale' has type {}, expected U8 or F8_E8M0",
-              scales->file->path(), name, scales->dtype));
+              file_of(*scales), name, scales->dtype));
     return {};
   }
   MatrixView view(const std::string& name, const Shape& shape, int64_t rows, int64_t cols) {
@@ -93,7 +96,7 @@ class Finder {
     if (!format || info_of(*format).scale_bytes > 0) {
       set(error(StatusCode::kUnsupported,
                 "{}: tensor '{}' has type {}, which is not supported there; use a file in Q8_0, BF16 or F16",
-                t->file->path(), name, t->dtype));
+                file_of(*t), name, t->dtype));
       return {};
     }
     return dense_view(*format, rows, cols, t->data.data());
@@ -131,7 +134,7 @@ ExpertsView mxfp4_experts(Finder& f, const std::string& blocks, const std::strin
   if (b == nullptr || s == nullptr) return {};
   const bool codes = b->dtype == "U8";
   if (!codes || !holds_scales(*s)) {
-    f.set(error(StatusCode::kUnsupported, "{}: tensor '{}' has type {}, expected {}", b->file->path(),
+    f.set(error(StatusCode::kUnsupported, "{}: tensor '{}' has type {}, expected {}", file_of(*b),
                 codes ? scales : blocks, codes ? s->dtype : b->dtype, codes ? "U8 or F8_E8M0" : "U8"));
     return {};
   }
@@ -149,7 +152,7 @@ ExpertsView transposed_experts(Finder& f, const std::string& name, int64_t count
   const auto format = stored_format(t->dtype);
   if (!format || !is_plain(*format)) {
     f.set(error(StatusCode::kUnsupported, "{}: tensor '{}' has type {}, expected BF16, F16 or F32",
-                t->file->path(), name, t->dtype));
+                file_of(*t), name, t->dtype));
     return {};
   }
   const int64_t element = row_bytes(*format, 1);
@@ -169,7 +172,7 @@ std::optional<Format> held_format(Finder& f, const std::string& name, const Shap
   const std::optional<Format> format = expert_format(t->dtype);
   if (!format)
     f.set(error(StatusCode::kUnsupported, "{}: tensor '{}' has type {}, which experts cannot have",
-                t->file->path(), name, t->dtype));
+                file_of(*t), name, t->dtype));
   return format;
 }
 

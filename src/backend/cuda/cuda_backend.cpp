@@ -214,6 +214,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   if (host) RETURN_IF_ERROR(open_host(std::move(host)));
   RETURN_IF_ERROR(find_ranks());
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
+  *pinned_fault_.as<int>() = 0;
   RETURN_IF_ERROR(step_io_.open(options_.max_rows, config.vocab));
   const auto sampling = select(SampleShape{config.vocab}, target_);
   sample_ctas_ = sampling.ok() ? sampling.value()->ctas : 0;

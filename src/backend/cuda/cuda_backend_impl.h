@@ -74,6 +74,25 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   bool ops_again() override;
   Status end_step() override;
 
+  // A step on a caller's stream, cache and inputs (step_operator.cpp). The inputs stand in packed_inputs() as
+  // layout_of(shape) has them.
+  Status room_for_inputs(size_t count) { return step_io_.grow(count); }
+  int32_t* packed_inputs() { return step_io_.inputs(); }
+  void set_cache(int layer, void* k, void* v) {
+    model_.layers[layer].given_k = k, model_.layers[layer].given_v = v;
+  }
+  Tiling tiling() const;
+  const LoadedModel& model() const { return model_; }
+  // captures: whether the step may be captured here, and replayed. out: the normed rows, BF16.
+  Status run_packed(const StepShape& shape, bool captures, void* out, cudaStream_t stream);
+  // logits [rows, vocab] of such rows; at most max_rows.
+  Status logits_of(const void* normed, int rows, float* logits, cudaStream_t stream);
+  // What an earlier step left in the fault word: 0, a row that is not finite (above 0), or a kernel that gave
+  // up. forget_fault() makes an error of it.
+  int fault() const { return *pinned_fault_.as<int>(); }
+  Status forget_fault(cudaStream_t stream);
+  Status drop_graphs() { return graphs_.retire("the cache", stream_); }
+
   DraftHead* draft_head() override { return &draft_head_; }
 
   HostPlacement* host_placement() override { return this; }
@@ -130,6 +149,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   Result<std::vector<TunedStep>> probe_experts(std::vector<TunedStep> kept);
   Status fault_of(int code);
   Status begin_graph();
+  Status run_layers(void* out);
   template <typename Body>
   void timed(Op op, double bytes, double flops, Body&& body);
   Norm norm_rows(int code, int rows, const DeferredResidual& deferred);

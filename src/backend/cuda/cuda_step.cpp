@@ -20,16 +20,20 @@ constexpr int kMostDecodeRows = 8;
 
 }  // namespace
 
+// One order of sums for all batches: single rows go where the others go, since the two kernels need not round
+// alike.
+Tiling CudaBackend::tiling() const {
+  return {.tokens = tile_tokens(model_.config.heads, model_.config.kv_heads),
+          .most_decode_rows = target_.batch_invariant ? 0 : kMostDecodeRows};
+}
+
 Status CudaBackend::begin_step(const Batch& batch) {
   if (device_is_lost()) return lost_device();
   RETURN_IF_ERROR(lost_);
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
   RETURN_IF_ERROR(validate(batch, model_.config, kv_layout_, options_.max_rows));
-  // One order of sums for all batches: single rows go where the others go, since the two kernels need not
-  // round alike.
-  const Tiling tiling{.tokens = tile_tokens(model_.config.heads, model_.config.kv_heads),
-                      .most_decode_rows = target_.batch_invariant ? 0 : kMostDecodeRows};
+  const Tiling tiling = this->tiling();
   const bool continues = !batch.continuations.empty();
   const int32_t* const accepted = draft_head_.accepted();
   if (continues && accepted == nullptr) return invalid("batch: it goes on from a draft that was not begun");

@@ -20,7 +20,12 @@ struct Layer {
   Matrix qkv, o, gate_up, down;
   float attn_factor = 1, mlp_factor = 1;  // of the normed activations in F16
   DeviceBuffer k, v;                      // alloc_kv's: pages of kv_page.h
-  bool fp8 = false;                       // the pages' format
+  // A caller's cache (backend/step_operator.h) instead.
+  void* given_k = nullptr;
+  void* given_v = nullptr;
+  void* k_pages() const { return given_k != nullptr ? given_k : k.as<void>(); }
+  void* v_pages() const { return given_v != nullptr ? given_v : v.as<void>(); }
+  bool fp8 = false;  // the pages' format
   // The experts of gpt-oss's own sizes, instead of the matrices' data, and what the thread
   // blocks of their kernel for few rows hand each other within a launch.
   DeviceBuffer fc1_slabs, fc2_slabs, slab_hidden;

@@ -32,8 +32,8 @@ Qkv qkv_of(const Layer& layer, const float2* rotation, const int32_t* slots, __n
           .kv_heads = layer.shape.kv_heads,
           .rotation = rotation,
           .q = q,
-          .k = layer.k.as<void>(),
-          .v = layer.v.as<void>(),
+          .k = layer.k_pages(),
+          .v = layer.v_pages(),
           .fp8 = layer.fp8,
           .slots = slots};
 }
@@ -46,8 +46,8 @@ Attended attended_in(const Layer& layer, int rows, void* plain, const LinearSetu
 Attention attention_of(const Layer& layer, const __nv_bfloat16* q, const int32_t* pages,
                        const Attended& out) {
   return {.q = q,
-          .k = layer.k.as<void>(),
-          .v = layer.v.as<void>(),
+          .k = layer.k_pages(),
+          .v = layer.v_pages(),
           .fp8 = layer.fp8,
           .sinks = layer.sinks.as<float>(),
           .pages = pages,

@@ -37,6 +37,8 @@ class StepGraphs {
   void skip() { replaying_ = capturing_ = false; }
   // Between begin() and launch(): the graph has the step's ops already.
   bool replaying() const { return replaying_; }
+  // Between begin() and end_capture(): the ops are recorded, and do not run.
+  bool capturing() const { return capturing_; }
 
   StepCaptures captures() const { return captures_; }
 

@@ -42,6 +42,7 @@ class StepIo {
   Status move_on(const StepLayout& at, const PackedContinuations& continuations, const int32_t* accepted,
                  const int32_t* drafts, cudaStream_t stream);
   const int32_t* input(int offset) const { return inputs_.as<int32_t>() + offset; }
+  int32_t* inputs() { return inputs_.as<int32_t>(); }
   const int32_t* sampled_tokens() const { return sampled_tokens_.as<int32_t>(); }  // of the last step
   // Samples the tokens of the step's logits, by so many CTAs a row.
   Status sample(const StepShape& shape, const StepLayout& at, const float* logits, int vocab, int ctas,

@@ -97,8 +97,12 @@ Status Uploader::open(cudaStream_t stream, const std::vector<std::span<const std
   return check(cudaStreamSynchronize(copy_stream_), "random weights");
 }
 
-// Where a pool's byte stands on the device, or null.
+// Where a weight's byte stands on the device already: it is there itself, or in a pool. Else null.
 const std::byte* Uploader::resident(const std::byte* host) const {
+  cudaPointerAttributes attributes{};
+  if (cudaPointerGetAttributes(&attributes, host) == cudaSuccess && attributes.type == cudaMemoryTypeDevice)
+    return host;
+  cudaGetLastError();
   for (size_t i = 0; i < pools_.size(); ++i) {
     if (host >= pools_[i].data() && host < pools_[i].data() + pools_[i].size())
       return pool_copies_[i].as<std::byte>() + (host - pools_[i].data());

@@ -101,6 +101,10 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* stat
   *id = capture, *graph = reinterpret_cast<cudaGraph_t>(capture);
   return cudaSuccess;
 }
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = captures().id > 0 ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
   if (captures().no_begin) return cudaErrorStreamCaptureUnsupported;
   static unsigned long long next = 1 << 20;

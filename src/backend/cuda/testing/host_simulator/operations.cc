@@ -51,8 +51,10 @@ void attend_head(const Attention& p, const RowTile& tile, int head) {
 Status attend_rows(const Attention& p) {
   EXPECT_FALSE(p.fp8);
   for (int i = 0; i < p.tile_count; ++i) {
-    EXPECT_EQ(p.tiles[i].count, 1);
-    for (int head = 0; head < p.heads; ++head) attend_head(p, p.tiles[i], head);
+    RowTile row = p.tiles[i];
+    for (int place = 0; place < p.tiles[i].count; ++place, ++row.row, ++row.position) {
+      for (int head = 0; head < p.heads; ++head) attend_head(p, row, head);
+    }
   }
   return {};
 }
@@ -62,8 +64,10 @@ Status absent(const char* what) { return error(StatusCode::kInternal, "{} is not
 }  // namespace
 
 Status attend_decode(const Attention& p, cudaStream_t) {
-  for (int i = 0; i < p.tile_count; ++i)
+  for (int i = 0; i < p.tile_count; ++i) {
+    EXPECT_EQ(p.tiles[i].count, 1);
     EXPECT_GE(p.kv_splits, kv_splits_of(p.tiles[i].position / kPageTokens + 1));
+  }
   return attend_rows(p);
 }
 Status attend_prefill(const Attention& p, cudaStream_t) { return attend_rows(p); }

@@ -1,0 +1,30 @@
+// Packs a step's inputs on the device, from a serving engine's tensors (backend/step_operator.h). pack() of
+// step/step_input.h does the same on the host.
+#pragma once
+
+#include "backend/cuda/kernels/common/attention.h"
+#include "backend/cuda/runtime/device.h"
+#include "backend/step_operator.h"
+
+namespace moesaic::cuda {
+
+// Offsets in int32 into the inputs are those of StepLayout.
+struct PackStep {
+  StepOperatorCall call;  // its rows [first_row, first_row + rows) are the step
+  int first_row = 0, rows = 0;
+  int vocab = 0;
+  int pages = 0;        // of the cache
+  int pitch = 1;        // pages of our kernels from one page of the caller's to the next
+  int table_pages = 0;  // entries of each page table that is written
+  int most_decode_rows = 0, tile_tokens = 0;
+  bool only_decodes = false;  // every row is a tile, as pack() has it where no sequence has more rows
+  int32_t* inputs = nullptr;
+  int tokens = 0, positions = 0, slots[2] = {}, decode_tiles = 0, prefill_tiles = 0, tables = 0;
+};
+// Kernels that follow may read the inputs at once.
+Status pack_step(const PackStep& p, cudaStream_t stream);
+
+// out[i] = factor * x[i] in F16, of BF16 values; count is a multiple of 8.
+Status to_half(const void* x, int64_t count, float factor, void* out, cudaStream_t stream);
+
+}  // namespace moesaic::cuda

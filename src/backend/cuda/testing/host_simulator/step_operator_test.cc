@@ -1,0 +1,109 @@
+// A whole model by prepare_step() in the simulator, against the same model's steps in the backend: the same
+// bits.
+#include "model/step_operator_test.h"
+
+#include <cstdlib>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/runtime/device.h"
+#include "backend/cuda/testing/host_simulator/captures.h"
+#include "model/small_config_test.h"
+
+namespace moesaic::cuda {
+namespace {
+
+constexpr int kLayers = 3, kMaxRows = 32;
+
+struct HostMemory {
+  static void* allocate(size_t bytes) {
+    on_host::captures().no_begin = true;  // what is launched runs at once
+    static std::vector<std::unique_ptr<std::byte[]>> all;
+    return all.emplace_back(std::make_unique<std::byte[]>(bytes)).get();
+  }
+  static const std::byte* copy_to_device(const std::byte* data, size_t bytes) {
+    static std::vector<DeviceBuffer> all;
+    const DeviceBuffer& copy = all.emplace_back(DeviceBuffer::allocate(bytes, "weights").value());
+    std::copy_n(data, bytes, copy.as<std::byte>());
+    return copy.as<std::byte>();
+  }
+  static void wait() {}
+  static Result<std::unique_ptr<Backend>> cuda_backend(const BackendOptions& options) {
+    return create_cuda_backend(options);
+  }
+};
+using Both = StepOperatorAndBackend<HostMemory>;
+
+// Rows that decode and drafts of several rows.
+TEST(StepOperator, DecodesAsTheBackendDoes) {
+  Both both(small_config(kLayers), kMaxRows);
+  for (const std::vector<int>& rows : std::vector<std::vector<int>>{
+           {1}, {8, 1, 3}, {1, 1, 1, 1, 1, 1, 1, 1}, {0, 5, 0, 8}, {8, 8, 8, 8}, {1, 0, 0, 1}})
+    EXPECT_EQ(both.step(rows), 0) << rows.size() << " sequences";
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(both.step({8, 1}), 0) << i;  // over several pages
+}
+
+// Prompts in tiles, the last of which is not full, beside rows that decode.
+TEST(StepOperator, ReadsPromptsAsTheBackendDoes) {
+  Both both(small_config(kLayers), kMaxRows);
+  for (const std::vector<int>& rows :
+       std::vector<std::vector<int>>{{20}, {1, 17, 9}, {1, 1, 16, 0, 14}, {8, 9, 1, 1}, {1, 1, 1, 1}})
+    EXPECT_EQ(both.step(rows), 0) << rows.size() << " sequences";
+}
+
+TEST(StepOperator, PaddedRowsChangeNothing) {
+  Both both(small_config(kLayers), kMaxRows);
+  EXPECT_EQ(both.step({8, 8}), 0);
+  for (const int padding : {1, 2, 7, 14}) EXPECT_EQ(both.step({1, 1}, padding), 0) << padding;
+  EXPECT_EQ(both.step({3, 0, 1}, 4), 0);
+}
+
+// In parts of at most so many rows, each sequence cut where they end.
+TEST(StepOperator, LargeStepsRunInParts) {
+  Both both(small_config(kLayers), 5);
+  EXPECT_EQ(both.step({8, 7, 4}), 0);
+  EXPECT_EQ(both.step({1, 1, 1}, 9), 0);
+  EXPECT_EQ(both.step({2, 8, 8, 8}), 0);
+  Both tiles(small_config(kLayers), 13);
+  EXPECT_EQ(tiles.step({11, 3, 18}), 0);
+  EXPECT_EQ(tiles.step({1, 19, 1}), 0);
+}
+
+TEST(StepOperator, PagesMayStandFurtherApart) {
+  Both both(small_config(kLayers), kMaxRows, 3);
+  EXPECT_EQ(both.step({8, 6}), 0);
+  EXPECT_EQ(both.step({1, 8}), 0);
+}
+
+TEST(StepOperator, TakesWeightsFromTheDevicesMemory) {
+  Both both(small_config(kLayers), kMaxRows, 2, true);
+  EXPECT_EQ(both.step({8, 14}), 0);
+  EXPECT_EQ(both.step({1, 1}), 0);
+}
+
+TEST(StepOperator, SaysWhatIsWrong) {
+  Both both(small_config(kLayers), kMaxRows);
+  const auto half = static_cast<int64_t>(both.op().page_bytes());
+  std::vector<std::byte> cache(static_cast<size_t>(4 * half));
+  const auto message = [](const Status& status) { return status.message(); };
+  EXPECT_NE(message(both.op().set_cache(kLayers, cache.data(), 2, 2 * half)).find("layer 3 of 3"),
+            std::string::npos);
+  EXPECT_NE(message(both.op().set_cache(0, nullptr, 2, 2 * half)).find("missing"), std::string::npos);
+  EXPECT_NE(message(both.op().set_cache(0, cache.data(), 2, 2 * half + 1)).find("multiple"),
+            std::string::npos);
+  EXPECT_NE(message(both.op().set_cache(1, cache.data(), 3, 2 * half)).find("others"), std::string::npos);
+  int32_t starts[] = {0, 3, 2};
+  const int32_t token = 0;
+  const int64_t place = 0;
+  StepOperatorCall call{.rows = 2, .sequences = 2, .host_starts = starts, .starts = starts, .tokens = &token};
+  EXPECT_NE(message(both.op().run(call)).find("a tensor is missing"), std::string::npos);
+  call.positions = &place, call.full = call.sliding = {&token, 1, &place}, call.out = cache.data();
+  EXPECT_NE(message(both.op().run(call)).find("ascend"), std::string::npos);
+  starts[1] = 1;
+  call.longest = 1 << 20;
+  EXPECT_NE(message(both.op().run(call)).find("context"), std::string::npos);
+  call.sequences = 9;
+  EXPECT_NE(message(both.op().run(call)).find("at most 8"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace moesaic::cuda

@@ -1,20 +1,25 @@
-"""vLLM with moesaic's kernels for gpt-oss's experts: MOESAIC_VLLM=1 vllm serve openai/gpt-oss-20b
+"""vLLM with moesaic's kernels for gpt-oss: MOESAIC_VLLM=1 vllm serve openai/gpt-oss-20b
 
-vLLM finds register() by the wheel's entry point in vllm.general_plugins. It does nothing unless MOESAIC_VLLM=1. It then
-registers a quantization config for gpt-oss's MXFP4 checkpoints, by vLLM's own interface for it, whose MoE method runs
-moesaic.ops. Where that does not fit, one line of the log says why, and vLLM goes on with its own.
+vLLM finds register() by the wheel's entry point in vllm.general_plugins. It does nothing unless MOESAIC_VLLM is set:
+
+1        all layers, by a model class of moesaic's own (vllm_model.py); the experts alone where that does not fit
+experts  the experts alone, by a quantization config for gpt-oss's MXFP4 checkpoints (vllm_experts.py)
+
+Where neither fits, one line of the log says why, and vLLM goes on with its own. MOESAIC_VLLM_DENSE=mxfp8 quantises lm_head and
+the projections, too; MOESAIC_VLLM_GRAPHS=vllm lets vLLM capture the steps, which moesaic does else.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import logging
 import os
 from typing import Any
 
 _logger = logging.getLogger("vllm.moesaic")
-_QUANTIZATION = "gpt_oss_mxfp4"
+QUANTIZATION = "gpt_oss_mxfp4"
 # The methods that are overridden and that vLLM calls: [module, class, method, parameters] of 0.25.1.
 _INTERFACE = (
     ("fused_moe.fused_moe_method_base", "FusedMoEMethodBase", "apply_monolithic", ["self", "layer", "x", "router_logits", "input_ids"]),
@@ -25,6 +30,23 @@ _INTERFACE = (
     ("quantization.mxfp4", "GptOssMxfp4MoEMethod", "process_weights_after_loading", ["self", "layer"]),
     ("quantization.mxfp4", "GptOssMxfp4Config", "get_quant_method", ["self", "layer", "prefix"]),
 )
+
+
+_ARCHITECTURE = "GptOssForCausalLM"
+
+
+def _asked() -> str:
+    return os.environ.get("MOESAIC_VLLM", "")
+
+
+def graphs_are_vllms() -> bool:
+    """Whether vLLM captures the steps. moesaic's own graphs know how long the contexts are."""
+    return os.environ.get("MOESAIC_VLLM_GRAPHS") == "vllm"
+
+
+def dense_format() -> str:
+    """Of projections and lm_head, as `--dense` has it."""
+    return os.environ.get("MOESAIC_VLLM_DENSE") or "keep"
 
 
 def _misfit() -> str | None:
@@ -40,7 +62,29 @@ def _misfit() -> str | None:
     return None
 
 
-def _unfit_layer(layer: Any) -> str | None:
+# What vllm_model.py and vllm_attention.py override, call and read.
+_MODEL_INTERFACE = (
+    ("model_executor.models.gpt_oss", "OAIAttention", "_build_attention", ["self", "config", "cache_config", "quant_config", "prefix"]),
+    ("model_executor.models.gpt_oss", "GptOssForCausalLM", "__init__", ["self", "vllm_config", "prefix"]),
+    ("model_executor.models.gpt_oss", "GptOssForCausalLM", "forward",
+     ["self", "input_ids", "positions", "intermediate_tensors", "inputs_embeds"]),
+    ("v1.attention.backend", "AttentionMetadataBuilder", "build", ["self", "common_prefix_len", "common_attn_metadata", "fast_build"]),
+)
+
+
+def _model_misfit() -> str | None:
+    """As _misfit(), of what the model needs."""
+    for module, owner, method, parameters in _MODEL_INTERFACE:
+        try:
+            found = list(inspect.signature(getattr(getattr(importlib.import_module("vllm." + module), owner), method)).parameters)
+        except (ImportError, AttributeError) as error:
+            return f"{owner}.{method} is not there ({error})"
+        if found != parameters:
+            return f"{owner}.{method} takes {', '.join(found)}, not {', '.join(parameters)}"
+    return None
+
+
+def unfit_layer(layer: Any) -> str | None:
     """Why this layer is not for the operator; None: it is. moe: vLLM's FusedMoEConfig."""
     moe = layer.moe_config
     parallel = moe.moe_parallel_config
@@ -59,7 +103,7 @@ def _unfit_layer(layer: Any) -> str | None:
 
 
 @functools.cache
-def _unfit_device() -> str | None:
+def unfit_device() -> str | None:
     import torch
 
     if not torch.cuda.is_available():
@@ -74,7 +118,28 @@ def _unfit_device() -> str | None:
     return None
 
 
-def _first_expert(expert_map: Any, experts: int) -> int | None:
+def unfit_model(config: Any) -> str | None:
+    """Why moesaic's model is not for this configuration of vLLM's; None: it is."""
+    parallel, model, cache = config.parallel_config, config.model_config, config.cache_config
+    draft = getattr(config.speculative_config, "method", None)
+    checks = (
+        (parallel.world_size > 1 or parallel.data_parallel_size > 1, "several GPUs"),
+        (getattr(parallel, "enable_dbo", False), "dual batch overlap"),
+        (config.lora_config is not None, "LoRA is enabled"),
+        (draft not in (None, "ngram", "suffix"), f"drafts by {draft}"),
+        (str(model.dtype) != "torch.bfloat16", f"activations are {model.dtype}"),
+        (not getattr(config.quant_config, "is_moesaics", False), "the checkpoint's experts are not gpt-oss's MXFP4"),
+        (cache.cache_dtype not in ("auto", "bfloat16", "fp8", "fp8_e4m3"), f"a KV cache of {cache.cache_dtype}"),
+        (cache.block_size is not None and cache.user_specified_block_size and cache.block_size % 32 != 0,
+         f"KV cache blocks of {cache.block_size} tokens, not a multiple of 32"),
+        (getattr(model, "enable_sleep_mode", False), "sleep mode"),
+        (getattr(model, "enable_prompt_embeds", False), "prompts as embeddings"),
+        (model.runner_type != "generate", f"the model is for {model.runner_type}"),
+    )
+    return unfit_device() or next((reason for unfit, reason in checks if unfit), None)
+
+
+def first_expert(expert_map: Any, experts: int) -> int | None:
     """Of a rank's experts, which stand together: the global id of the first. None: they do not."""
     local = [int(place) for place in expert_map.tolist()]
     here = [expert for expert, place in enumerate(local) if place >= 0]
@@ -82,84 +147,30 @@ def _first_expert(expert_map: Any, experts: int) -> int | None:
     return here[0] if in_order and [local[expert] for expert in here] == list(range(experts)) else None
 
 
-def _method_class() -> type:
-    import torch
-    from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
-    from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4MoEMethod
-
-    from . import ops
-
-    class MoesaicMoEMethod(GptOssMxfp4MoEMethod):
-        """gpt-oss's experts by moesaic.ops. The weights are created and loaded as vLLM's own method does it, unpadded."""
-
-        is_monolithic = True  # takes the router's logits
-        skip_forward_padding = False
-        has_unpadded_output = False
-
-        def __init__(self, moe: Any) -> None:
-            FusedMoEMethodBase.__init__(self, moe)  # not the parent's, which chooses among vLLM's kernels
-            self.weight_dtype = _QUANTIZATION
-
-        def maybe_roundup_sizes(self, hidden_size: int, intermediate_size_per_partition: int, act_dtype: Any,
-                                moe_parallel_config: Any) -> tuple[int, int]:
-            return hidden_size, intermediate_size_per_partition
-
-        def process_weights_after_loading(self, layer: Any) -> None:
-            experts, first = layer.w13_weight.shape[0], 0
-            if layer.expert_map is not None:
-                found = _first_expert(layer.expert_map, experts)
-                if found is None:
-                    raise ValueError("moesaic: the experts of a rank do not stand together; use --expert-placement-strategy linear")
-                first = found
-            layer.moesaic_experts = ops.prepare_mxfp4_moe(
-                layer.w13_weight.data, layer.w13_weight_scale.data, getattr(layer, "w13_bias", None), layer.w2_weight.data,
-                layer.w2_weight_scale.data, getattr(layer, "w2_bias", None), top_k=layer.top_k, first_expert=first,
-                num_experts=layer.global_num_experts)
-            for name in ("w13_weight", "w13_weight_scale", "w2_weight", "w2_weight_scale"):  # repacked: free them
-                parameter = getattr(layer, name)
-                parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
-            torch.cuda.empty_cache()  # so that the next layer finds it: what is prepared is not torch's memory
-            _say_once(f"moesaic: gpt-oss's experts run on moesaic's kernels ({layer.moesaic_experts.plan(1)})", logging.INFO)
-
-        def get_fused_moe_quant_config(self, layer: Any) -> None:
-            return None
-
-        def apply_monolithic(self, layer: Any, x: Any, router_logits: Any, input_ids: Any = None) -> Any:
-            return torch.ops.moesaic.mxfp4_moe_from_logits(x, router_logits, layer.moesaic_experts.handle)
-
-    from . import _torch_ops  # noqa: F401  (defines torch.ops.moesaic)
-
-    return MoesaicMoEMethod
-
-
-def _config_class() -> type:
-    from vllm.model_executor.layers.fused_moe import RoutedExperts
-    from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config
-
-    method = _method_class()
-
-    class MoesaicMxfp4Config(GptOssMxfp4Config):
-        """vLLM's, but for the method of the experts."""
-
-        def get_quant_method(self, layer: Any, prefix: str) -> Any:
-            if not isinstance(layer, RoutedExperts):
-                return super().get_quant_method(layer, prefix)
-            reason = _unfit_device() or _unfit_layer(layer)
-            if reason is None:
-                return method(layer.moe_config)
-            _refuse(reason)
-            return super().get_quant_method(layer, prefix)
-
-    return MoesaicMxfp4Config
-
-
 @functools.cache
-def _say_once(line: str, level: int) -> None:
+def say_once(line: str, level: int) -> None:
     _logger.log(level, line)
 
 
-def _refuse(reason: str) -> None:
-    _say_once(f"moesaic: vLLM's own kernels run gpt-oss's experts: {reason}", logging.WARNING)
+def refuse(reason: str) -> None:
+    say_once(f"moesaic: vLLM's own kernels run gpt-oss's experts: {reason}", logging.WARNING)
+
+
+def refuse_model(reason: str) -> None:
+    say_once(f"moesaic: only gpt-oss's experts run on moesaic's kernels, the other layers on vLLM's: {reason}", logging.WARNING)
+
+
+def _register_model() -> None:
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    reason = _model_misfit()
+    if reason is not None:
+        return refuse_model(reason)
+    try:
+        importlib.import_module("moesaic.vllm_model")  # vLLM does it later, where a failure would end it
+    except Exception as error:
+        return refuse_model(f"{type(error).__name__}: {error}".splitlines()[0])
+    ModelRegistry.register_model(_ARCHITECTURE, "moesaic.vllm_model:MoesaicGptOss")
 
 
 def _separate_cache() -> None:
@@ -173,17 +184,19 @@ def _separate_cache() -> None:
 
 def register() -> None:
     """vLLM calls this in each of its processes, perhaps more than once."""
-    if os.environ.get("MOESAIC_VLLM") != "1":
+    if _asked() not in ("1", "experts"):
         return
     try:
         import vllm
 
         reason = _misfit()
         if reason is not None:
-            return _refuse(f"vLLM {vllm.__version__} has another interface than 0.25.1: {reason}")
+            return refuse(f"vLLM {vllm.__version__} has another interface than 0.25.1: {reason}")
         from vllm.model_executor.layers.quantization import register_quantization_config
 
-        register_quantization_config(_QUANTIZATION)(_config_class())
+        register_quantization_config(QUANTIZATION)(importlib.import_module("moesaic.vllm_experts").MoesaicMxfp4Config)
         _separate_cache()
+        if _asked() == "1":
+            _register_model()
     except Exception as error:  # whatever it is, vLLM goes on
-        _refuse(f"{type(error).__name__}: {error}".splitlines()[0])
+        refuse(f"{type(error).__name__}: {error}".splitlines()[0])

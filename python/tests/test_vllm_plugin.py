@@ -13,8 +13,8 @@ from moesaic import vllm_plugin
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    vllm_plugin._say_once.cache_clear()
-    vllm_plugin._unfit_device.cache_clear()
+    vllm_plugin.say_once.cache_clear()
+    vllm_plugin.unfit_device.cache_clear()
     monkeypatch.setenv("VLLM_CACHE_ROOT", "/tmp/cache/vllm")
 
 
@@ -64,7 +64,39 @@ def layer(**changes):
     ({"activation": "silu"}, "activation silu"), ({"apply_router_weight_on_input": True}, "router weights"),
     ({"renormalize": False}, "routing"), ({"scoring_func": "sigmoid"}, "routing"), ({"routed_scaling_factor": 2.0}, "routing")])
 def test_layers_that_do_not_fit_are_named(changes, reason):
-    found = vllm_plugin._unfit_layer(layer(**changes))
+    found = vllm_plugin.unfit_layer(layer(**changes))
+    assert found is None if reason is None else reason in found
+
+
+def configuration(**changes):
+    """vLLM's VllmConfig as far as unfit_model() looks at it; "model.dtype": of its model_config."""
+    parts = dict(
+        parallel=dict(world_size=1, data_parallel_size=1, enable_dbo=False), cache=dict(cache_dtype="auto", block_size=16, user_specified_block_size=False),
+        model=dict(dtype="torch.bfloat16", enable_sleep_mode=False, enable_prompt_embeds=False, runner_type="generate"))
+    config = types.SimpleNamespace(lora_config=None, speculative_config=None, quant_config=types.SimpleNamespace(is_moesaics=True))
+    for name, values in parts.items():
+        setattr(config, name + "_config", types.SimpleNamespace(**values))
+    for name, value in changes.items():
+        owner, _, attribute = name.rpartition(".")
+        setattr(getattr(config, owner + "_config") if owner else config, attribute, value)
+    return config
+
+
+def drafts(method):
+    return types.SimpleNamespace(method=method)
+
+
+@pytest.mark.parametrize("changes, reason", [
+    ({}, None), ({"speculative_config": drafts("ngram")}, None), ({"cache.cache_dtype": "fp8"}, None),
+    ({"cache.block_size": 64, "cache.user_specified_block_size": True}, None), ({"parallel.world_size": 2}, "several GPUs"),
+    ({"parallel.data_parallel_size": 2}, "several GPUs"), ({"parallel.enable_dbo": True}, "dual batch"), ({"lora_config": "x"}, "LoRA"),
+    ({"speculative_config": drafts("eagle3")}, "drafts by eagle3"), ({"model.dtype": "torch.float16"}, "torch.float16"),
+    ({"quant_config": None}, "MXFP4"), ({"cache.cache_dtype": "fp8_e5m2"}, "fp8_e5m2"), ({"model.enable_sleep_mode": True}, "sleep"),
+    ({"cache.block_size": 48, "cache.user_specified_block_size": True}, "48 tokens"), ({"model.enable_prompt_embeds": True}, "embeddings"),
+    ({"model.runner_type": "pooling"}, "pooling")])
+def test_configurations_that_do_not_fit_are_named(monkeypatch, changes, reason):
+    monkeypatch.setattr(vllm_plugin, "unfit_device", lambda: None)
+    found = vllm_plugin.unfit_model(configuration(**changes))
     assert found is None if reason is None else reason in found
 
 
@@ -76,7 +108,7 @@ class Map(list):
 @pytest.mark.parametrize("places, experts, first", [
     ([0, 1, 2, 3], 4, 0), ([-1, -1, 0, 1], 2, 2), ([0, -1, 1, -1], 2, None), ([1, 0, -1, -1], 2, None), ([-1, -1], 2, None)])
 def test_a_ranks_experts_must_stand_together(places, experts, first):
-    assert vllm_plugin._first_expert(Map(places), experts) == first
+    assert vllm_plugin.first_expert(Map(places), experts) == first
 
 
 def test_compiled_graphs_are_kept_apart_once(monkeypatch):
@@ -117,6 +149,14 @@ def test_it_registers_a_config_by_vllms_interface(quantization, monkeypatch, cap
     hf = types.SimpleNamespace(model_type="gpt_oss")
     assert config.override_quantization_method({"quant_method": "mxfp4"}, None, hf) == "gpt_oss_mxfp4"
     assert not [record for record in caplog.records if record.name == "vllm.moesaic"]
+
+
+def test_vllm_can_send_its_configuration_to_its_processes(quantization, monkeypatch):
+    import pickle
+
+    config = registered(quantization, monkeypatch)()
+    config.whole_model = True
+    assert pickle.loads(pickle.dumps(config)).whole_model and pickle.loads(pickle.dumps(config)).is_moesaics
 
 
 def test_another_interface_is_refused(quantization, monkeypatch, caplog):
@@ -161,7 +201,7 @@ def test_the_method_prepares_and_runs(quantization, monkeypatch, experts):
     from moesaic import ops
 
     config = registered(quantization, monkeypatch)
-    monkeypatch.setattr(vllm_plugin, "_unfit_device", lambda: None)
+    monkeypatch.setattr(vllm_plugin, "unfit_device", lambda: None)
     method = config().get_quant_method(experts, "model.layers.0.mlp.experts")
     assert type(method).__name__ == "MoesaicMoEMethod" and method.is_monolithic and method.weight_dtype == "gpt_oss_mxfp4"
     assert method.maybe_roundup_sizes(64, 32, torch.bfloat16, None) == (64, 32)
@@ -206,7 +246,7 @@ import torch, vllm.platforms
 from vllm.platforms.cpu import CpuPlatform
 vllm.platforms._current_platform = CpuPlatform()
 from moesaic import ops, vllm_plugin
-vllm_plugin._unfit_device = lambda: None
+vllm_plugin.unfit_device = lambda: None
 vllm_plugin.register()
 from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment

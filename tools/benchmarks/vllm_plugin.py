@@ -1,6 +1,7 @@
 """vLLM with and without moesaic's plugin on random gpt-oss weights, one GPU: decode, prefill, and greedy tokens of both.
 
     PYTHONPATH=site python3 vllm_plugin.py 20b [--backend triton|marlin] [--json FILE] [--logs FOLDER]       or 120b
+    .. --modes 0,experts,1 --batches 1,8     MOESAIC_VLLM of each run, the first to be compared with; fewer figures
 
 `site` holds vLLM 0.25.1 with what it imports, and moesaic's wheel unpacked; moe_operator.py says how. No model is needed: the
 configuration is written here, FP4 codes, scales and routers are random. Each of the two runs in processes of its own (2 to 5
@@ -27,7 +28,8 @@ import traceback
 
 BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 DEPTH = 16384
-FIGURES = [f"decode {batch}" for batch in BATCHES] + [f"decode 1 behind {DEPTH:,}", "pp2048", "pp2048 x 16"]
+DEEP = f"decode 1 behind {DEPTH:,}"
+RUNS = {"1": "all layers of it", "experts": "run on moesaic's kernels"}  # what the plugin says then
 LAYERS, EXPERTS = {"20b": 24, "120b": 36}, {"20b": 32, "120b": 128}
 GREEDY_PROMPTS, GREEDY_TOKENS = 8, 48
 # The distance of log-probabilities: logits of random weights are about 1, BF16 tells 1/256 of that apart, and a step adds many such errors.
@@ -78,7 +80,8 @@ WEIGHTS_ARE_RANDOM = "vllm_plugin.py: weights are random"
 def fill(module, *_, **__):
     """Instead of vLLM's dummy weights, which are nearly alike: the same random ones in both processes. Called for each of the
     model's modules in turn. The blocks add little to the embedding (their last matrices are an eighth as large, biases small):
-    otherwise the hidden states of all tokens become alike in deep layers, which then choose the same experts."""
+    otherwise the hidden states of all tokens become alike in deep layers, which then choose the same experts. Biases of routers are
+    small beside their products, for the same reason."""
     import torch
 
     for name, parameter in module.named_parameters(recurse=False):
@@ -101,15 +104,15 @@ def fill(module, *_, **__):
             t.zero_()
             t[:, :rows] = (torch.randn(t.shape[0], rows, device=t.device, generator=g) * 0.02).to(t.dtype)
         elif t.is_floating_point():
-            if "norm" in name:
+            kind = type(module).__name__
+            if kind == "RMSNorm":
                 t.fill_(1.0)
             else:
-                kind = type(module).__name__
                 deviation = 1.0 if kind == "VocabParallelEmbedding" else 0.02 / 8 if kind == "RowParallelLinear" and t.ndim >= 2 else 0.02
                 t.copy_((torch.randn(t.shape, device=t.device, generator=g) * deviation).to(t.dtype))
 
 
-def measure(folder, backend, kept):
+def measure(folder, backend, kept, batches):
     """In a process of its own. Its results are in the file `kept` as they come; it prints lines that begin with 'figure: '."""
     from vllm import LLM, SamplingParams
 
@@ -167,25 +170,26 @@ def measure(folder, backend, kept):
     except Exception:  # the times are worth having without it
         traceback.print_exc()
     seconds(8, 32, 8)
-    tests = {f"decode {batch}": lambda batch=batch: decode(batch, 64, 32, 160) for batch in BATCHES}
-    tests.update({"pp2048": lambda: prefill(1, 8), "pp2048 x 16": lambda: prefill(16, 4), FIGURES[len(BATCHES)]: lambda: decode(1, DEPTH, 16, 272)})
+    tests = {f"decode {batch}": lambda batch=batch: decode(batch, 64, 32, 160 if batch < 64 else 288) for batch in batches}
+    tests.update({"pp2048": lambda: prefill(1, 8), "pp2048 x 16": lambda: prefill(16, 4), DEEP: lambda: decode(1, DEPTH, 16, 272)})
     for name, test in tests.items():
         value = test()
         keep(name, value, f"{value:,.0f} tok/s")
 
 
-def run(size, backend, folder, plugin, log, limit):
+def run(options, backend, folder, mode, log):
     """(results, whether the process ended well, the line on the plugin, vLLM's own backend) of a process; its log stays."""
-    kept = os.path.join(folder, f"plugin-{int(plugin)}.json")
+    kept = os.path.join(folder, f"plugin-{mode}.json")
     path = [os.path.join(folder, "site"), os.path.dirname(os.path.abspath(__file__)), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "MOESAIC_VLLM": "1" if plugin else "0", "VLLM_CACHE_ROOT": os.path.join(folder, "cache"),
+    environment = {**os.environ, "MOESAIC_VLLM": mode, "VLLM_CACHE_ROOT": os.path.join(folder, "cache"),
                    "PYTHONPATH": os.pathsep.join(part for part in path if part), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
                    "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_HOST_IP": "127.0.0.1"}
-    command = [sys.executable, __file__, size, "--child", folder, "--kept", kept] + (["--backend", backend] if backend else [])
+    command = [sys.executable, __file__, options.size, "--child", folder, "--kept", kept, "--batches", options.batches]
+    command += ["--backend", backend] if backend else []
     lines = []
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                           start_new_session=True) as process, open(log, "w") as file:
-        timer = threading.Timer(limit, os.killpg, (process.pid, signal.SIGKILL))  # vLLM's engine is a child of it
+        timer = threading.Timer(options.limit, os.killpg, (process.pid, signal.SIGKILL))  # vLLM's engine is a child of it
         timer.start()
         for line in process.stdout:
             lines.append(line.rstrip())
@@ -220,48 +224,53 @@ def compare_greedy(a, b):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("size", choices=LAYERS)
-    parser.add_argument("--backend", help="vLLM's own, for the run without the plugin: triton or marlin")
+    parser.add_argument("--backend", help="vLLM's own, for the runs without the plugin: triton or marlin")
+    parser.add_argument("--modes", default="0,1", help="MOESAIC_VLLM of each run: 0 (vLLM alone), experts, 1")
+    parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
     parser.add_argument("--json")
-    parser.add_argument("--logs", help="folder for the logs of both")
-    parser.add_argument("--limit", type=float, default=1200, help="seconds after which one of the two is stopped")
+    parser.add_argument("--logs", help="folder for the logs")
+    parser.add_argument("--limit", type=float, default=1200, help="seconds after which a run is stopped")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--kept", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    batches = [int(batch) for batch in options.batches.split(",")]
     if options.child:
-        return measure(options.child, options.backend, options.kept)
+        return measure(options.child, options.backend, options.kept, batches)
     folder = tempfile.mkdtemp(prefix=f"gpt-oss-{options.size}-")
     write_config(folder, options.size)
     write_entry_point(os.path.join(folder, "site"))
     logs = options.logs or folder
     os.makedirs(logs, exist_ok=True)
+    modes = options.modes.split(",")
     results, good, summary = {}, True, {"size": options.size, "backend": options.backend}
-    for plugin in (False, True):
-        begin, name = time.time(), "with" if plugin else "without"
-        results[plugin], ended_well, uses, chosen = run(options.size, None if plugin else options.backend, folder, plugin,
-                                                        os.path.join(logs, f"vllm-{options.size}-plugin-{int(plugin)}.log"), options.limit)
-        good &= ended_well
-        if plugin:
-            good &= uses is not None and "run on moesaic's kernels" in uses
-        else:
-            summary["chosen"] = chosen
-        said = (uses or "nothing was said of it") if plugin else f"vLLM alone, {chosen}"
-        print(f"{name} the plugin: {time.time() - begin:.0f} s; {said}", flush=True)
-        summary[name] = results[plugin]
+    for mode in modes:
+        begin = time.time()
+        results[mode], ended_well, uses, chosen = run(options, options.backend if mode == "0" else None, folder, mode,
+                                                      os.path.join(logs, f"vllm-{options.size}-plugin-{mode}.log"))
+        good &= ended_well and (mode == "0" or uses is not None and RUNS[mode] in uses)
+        said = f"vLLM alone, {chosen}" if mode == "0" else uses or "nothing was said of it"
+        print(f"MOESAIC_VLLM={mode}: {time.time() - begin:.0f} s; {said}", flush=True)
+        summary[mode] = {"backend": chosen, **results[mode]}
         if options.json:
             with open(options.json, "w") as file:
                 json.dump(summary, file)
-    print(f"\n{options.size}, tokens/s\n\n| test | vLLM, {summary['chosen']} | with the plugin | ratio |\n| --- | ---: | ---: | ---: |")
-    for name in FIGURES:
-        a, b = results[False].get(name), results[True].get(name)
-        shown = [f"{value:,.0f}" if value else "" for value in (a, b)] + [f"{b / a:.2f}" if a and b else ""]
-        print(f"| {name} | {' | '.join(shown)} |")
-    if "greedy" in results[False] and "greedy" in results[True]:
-        same, gaps = compare_greedy(results[True]["greedy"], results[False]["greedy"])
-        print(f"\ngreedy: {same} of {GREEDY_PROMPTS} prompts give the same {GREEDY_TOKENS} tokens; the others part where the two likeliest "
-              f"differ by {', '.join(f'{gap:.4f}' for gap in gaps) or 'nothing'} in log-probability")
+    first, others = modes[0], modes[1:]
+    print(f"\n{options.size}, tokens/s\n\n| test | MOESAIC_VLLM={first} |{''.join(f' {mode} | ratio |' for mode in others)}")
+    print("| --- | ---: |" + " ---: | ---: |" * len(others))
+    for name in [f"decode {batch}" for batch in batches] + [DEEP, "pp2048", "pp2048 x 16"]:
+        a = results[first].get(name)
+        cells = [f"{a:,.0f}" if a else ""]
+        for b in (results[mode].get(name) for mode in others):
+            cells += [f"{b:,.0f}" if b else "", f"{b / a:.2f}" if a and b else ""]
+        print(f"| {name} | {' | '.join(cells)} |")
+    for mode in others:
+        if "greedy" not in results[first] or "greedy" not in results[mode]:
+            good = False
+            continue
+        same, gaps = compare_greedy(results[mode]["greedy"], results[first]["greedy"])
+        print(f"\ngreedy, {mode}: {same} of {GREEDY_PROMPTS} prompts give the same {GREEDY_TOKENS} tokens; the others part where the two "
+              f"likeliest differ by {', '.join(f'{gap:.4f}' for gap in gaps) or 'nothing'} in log-probability")
         good &= all(gap < CLOSE for gap in gaps)
-    else:
-        good = False
     return 0 if good else 1
 
 

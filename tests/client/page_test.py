@@ -42,7 +42,7 @@ class Page(Case):
         self.until(r"/^(idle|\d+ running).* · cache \d+%/.test($('#server-load').textContent)")
 
     def test_stop_is_the_send_button(self):
-        names = "<|return|><|call|><|endoftext|>"
+        names = "<|return|><|call|><|end|><|endoftext|>"  # else another role's message may begin, which ends an answer
         stops = self.server.post("/tokenize", {"prompt": names, "parse_special": True})[1]["tokens"]
         self.set(other=json.dumps({"logit_bias": {str(token): -100 for token in stops}}))
         for way in (lambda: self.page.press(*ESCAPE), lambda: self.click("#send")):

@@ -92,12 +92,11 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
         self._loaded = {layer: self._tensors(layer) for layer in range(-1, len(self.model.layers))}
         arguments = [(name, _TYPES[t.dtype], list(t.shape), t.data_ptr())
                      for tensors in self._loaded.values() for name, t in tensors.items()]
-        config = self.config.to_dict()
-        config.pop("quantization_config", None)
+        config = {name: value for name, value in self.config.to_dict().items() if name in _CONFIG}
         torch.cuda.synchronize()
         with torch.cuda.device(device):
             self._step = _engine.prepare_step(
-                json.dumps(config, default=str), arguments, device=device.index, max_rows=min(rows, _MOST_ROWS),
+                json.dumps(config), arguments, device=device.index, max_rows=min(rows, _MOST_ROWS),
                 max_sequences=scheduler.max_num_seqs, max_context=self.vllm_config.model_config.max_model_len,
                 fp8_cache=self.vllm_config.cache_config.cache_dtype in FP8, dense=plugin.dense_format(), graphs=not plugin.graphs_are_vllms(),
                 release=self._release)
@@ -178,6 +177,11 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
         return logits
 
 
+# What of Hugging Face's configuration the layers depend on.
+_CONFIG = frozenset(
+    "model_type num_hidden_layers hidden_size intermediate_size num_attention_heads num_key_value_heads head_dim num_local_experts "
+    "num_experts_per_tok experts_per_token vocab_size sliding_window layer_types max_position_embeddings rms_norm_eps swiglu_alpha "
+    "swiglu_limit rope_theta rope_scaling rope_parameters attention_bias".split())
 _TYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.uint8: "U8"}
 
 

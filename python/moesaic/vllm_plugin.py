@@ -185,6 +185,8 @@ def _separate_cache() -> None:
 def register() -> None:
     """vLLM calls this in each of its processes, perhaps more than once."""
     if _asked() not in ("1", "experts"):
+        if _asked() not in ("", "0"):
+            refuse(f"MOESAIC_VLLM is {_asked()!r:.40}, not 1 or experts")
         return
     try:
         import vllm

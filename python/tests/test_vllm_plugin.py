@@ -33,6 +33,13 @@ def test_it_does_nothing_unasked(monkeypatch, caplog):
     assert not caplog.records and os.environ["VLLM_CACHE_ROOT"] == "/tmp/cache/vllm"
 
 
+def test_another_value_is_said(monkeypatch, caplog):
+    monkeypatch.setenv("MOESAIC_VLLM", "true")
+    vllm_plugin.register()
+    assert [record.getMessage() for record in caplog.records] == [
+        "moesaic: vLLM's own kernels run gpt-oss's experts: MOESAIC_VLLM is 'true', not 1 or experts"]
+
+
 def test_a_vllm_that_is_not_there_is_one_line(monkeypatch, caplog):
     monkeypatch.setenv("MOESAIC_VLLM", "1")
     monkeypatch.setitem(__import__("sys").modules, "vllm", None)

@@ -28,7 +28,8 @@ struct StepOperatorOptions {
   std::string tuning_folder;    // as BackendOptions
 };
 
-// Layers with full attention have one page table, sliding ones another; they may be the same.
+// Layers with full attention have one page table, sliding ones another; they may be the same. Page 0 is
+// nobody's: rows that go nowhere are written to its first place.
 struct StepPageTables {
   const int32_t* pages = nullptr;  // [sequences, stride]: the page of 32 tokens at each place of a sequence
   int64_t stride = 0;
@@ -61,8 +62,8 @@ class StepOperator {
   // kernels' own. stride is a multiple of page_bytes(). Call it for every layer before the first run(), and
   // again where the cache moves.
   virtual Status set_cache(int layer, void* base, int pages, int64_t stride) = 0;
-  // Launches and returns. On a stream that is being captured nothing is allocated or waited for; every
-  // sequence must have at most 8 rows then. kInternal, once: a kernel of an earlier call gave up. A row with
+  // Launches and returns. On a stream that is being captured nothing is allocated or waited for; sequences of
+  // more than 8 rows are refused then. kInternal, once: a kernel of an earlier call gave up. A row with
   // an activation that is not finite gives a row that is not, and one line in the log.
   virtual Status run(const StepOperatorCall& call) = 0;
   // logits [rows, vocab] of rows that run() left.

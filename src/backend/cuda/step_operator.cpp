@@ -245,8 +245,10 @@ Status CudaStepOperator::run(const StepOperatorCall& call) {
   RETURN_IF_ERROR(check(cudaStreamIsCapturing(stream, &capture), "step"));
   const bool captured = capture != cudaStreamCaptureStatusNone;
   if (captured) {
-    if (call.rows > options_.max_rows)
-      return invalid("step: {} rows are captured; at most {}", call.rows, options_.max_rows);
+    // The tiles of longer sequences differ from step to step.
+    if (call.rows > options_.max_rows || shape_of(call, 0, call.rows).prefill_tiles > 0)
+      return invalid("step: a captured one has at most {} rows, and {} of a sequence", options_.max_rows,
+                     backend_.tiling().most_decode_rows);
   } else {
     RETURN_IF_ERROR(report_fault(stream));
     if (options_.graphs && std::exchange(out_, call.out) != call.out) RETURN_IF_ERROR(backend_.drop_graphs());

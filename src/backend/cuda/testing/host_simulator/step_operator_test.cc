@@ -80,6 +80,16 @@ TEST(StepOperator, TakesWeightsFromTheDevicesMemory) {
   EXPECT_EQ(both.step({1, 1}), 0);
 }
 
+// A caller's graph is replayed for other sequences of as many rows.
+TEST(StepOperator, IsCapturedWithFewRowsOfASequence) {
+  Both both(small_config(kLayers), kMaxRows);
+  EXPECT_EQ(both.step({8, 8, 1}), 0);
+  on_host::captures().id = 7;  // what is launched runs at once all the same
+  EXPECT_EQ(both.run({9, 1}).message(), "step: a captured one has at most 32 rows, and 8 of a sequence");
+  EXPECT_EQ(both.run({8, 1}).message(), "");
+  on_host::captures().id = 0;
+}
+
 TEST(StepOperator, SaysWhatIsWrong) {
   Both both(small_config(kLayers), kMaxRows);
   const auto half = static_cast<int64_t>(both.op().page_bytes());

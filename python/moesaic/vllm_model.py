@@ -87,7 +87,7 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
     def _prepare(self) -> None:
         if self._step is not None:
             raise NotImplementedError("moesaic: weights cannot be loaded a second time; start vLLM with MOESAIC_VLLM=experts")
-        scheduler, device = self.vllm_config.scheduler_config, self.lm_head.weight.device
+        scheduler, model, device = self.vllm_config.scheduler_config, self.vllm_config.model_config, self.lm_head.weight.device
         rows = scheduler.max_num_batched_tokens
         self._loaded = {layer: self._tensors(layer) for layer in range(-1, len(self.model.layers))}
         arguments = [(name, _TYPES[t.dtype], list(t.shape), t.data_ptr())
@@ -97,12 +97,12 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
         with torch.cuda.device(device):
             self._step = _engine.prepare_step(
                 json.dumps(config), arguments, device=device.index, max_rows=min(rows, _MOST_ROWS),
-                max_sequences=scheduler.max_num_seqs, max_context=self.vllm_config.model_config.max_model_len,
-                fp8_cache=self.vllm_config.cache_config.cache_dtype in FP8, dense=plugin.dense_format(), graphs=not plugin.graphs_are_vllms(),
-                release=self._release)
+                max_sequences=scheduler.max_num_seqs, max_context=model.max_model_len,
+                fp8_cache=self.vllm_config.cache_config.cache_dtype in FP8, dense=plugin.dense_format(),
+                graphs=not (plugin.graphs_are_vllms() or model.enforce_eager), release=self._release)
         self._hidden = torch.zeros(rows, self.config.hidden_size, dtype=torch.bfloat16, device=device)
         attention = [layer.attn.attn for layer in self.model.layers]
-        self._attention, self._longest = attention, self.vllm_config.model_config.max_model_len
+        self._attention, self._longest = attention, model.max_model_len
         self._full = next((a.layer_name for a in attention if a.sliding_window is None), attention[0].layer_name)
         self._sliding = next((a.layer_name for a in attention if a.sliding_window is not None), self._full)
         plugin.say_once(f"moesaic: gpt-oss runs on moesaic's kernels, all layers of it ({self._step.bytes / 1e9:.1f} GB)", logging.INFO)

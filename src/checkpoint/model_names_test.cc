@@ -91,8 +91,15 @@ TEST(RepositoryNames, Addresses) {
 
 class Stores : public testing::Test {
  protected:
-  Stores() { fs::create_directories(root_); }
-  ~Stores() override { fs::remove_all(root_); }
+  // models/ of the folder in which the tests run is a store, too.
+  Stores() {
+    fs::create_directories(root_);
+    fs::current_path(root_);
+  }
+  ~Stores() override {
+    fs::current_path(before_);
+    fs::remove_all(root_);
+  }
 
   std::string put(const std::string& name, const std::string& text = "x") {
     fs::create_directories((root_ / name).parent_path());
@@ -119,6 +126,7 @@ class Stores : public testing::Test {
     return result.ok() ? result.value() : "error: " + result.status().message();
   }
 
+  const fs::path before_ = fs::current_path();
   const fs::path root_ =
       fs::temp_directory_path() / ("moesaic-stores-" + std::to_string(getpid()) +
                                    testing::UnitTest::GetInstance()->current_test_info()->name());

@@ -112,7 +112,7 @@ class StepOperatorAndBackend {
   // The operator alone, for as many rows of each sequence, whose tokens and places are the last step's.
   Status run(const std::vector<int>& rows) {
     for (size_t s = 0; s < rows.size(); ++s) starts_[s + 1] = starts_[s] + rows[s];
-    const Status status = operator_->run(call_of(rows, 0, 32 * kTablePages));
+    Status status = operator_->run(call_of(rows, 0, 32 * kTablePages));
     Memory::wait();
     return status;
   }

@@ -48,7 +48,7 @@ class NamedTensors : public testing::Test {
   }
   void expect(const std::string& part) const { EXPECT_NE(error().find(part), std::string::npos) << error(); }
 
-  std::byte memory[16] = {};
+  std::byte memory[64] = {};
   std::string config = kConfig;
   std::vector<NamedTensor> tensors = tensors_of(memory);
 };

@@ -9,6 +9,7 @@
 #include "backend/host_placement.h"
 #include "model/forward.h"
 #include "model/random_model.h"
+#include "model/small_config_test.h"
 
 namespace moesaic {
 namespace {
@@ -111,7 +112,7 @@ class CudaStreamedExperts : public CudaHostExperts {
               "");
     return std::move(made).value();
   }
-  // All logits of one sequence that comes in steps of so many rows.
+  // Returns all logits of one sequence that comes in steps of so many rows.
   std::vector<float> logits(Backend& backend, const std::vector<int>& steps) const {
     std::vector<int32_t> pages(kTokens / 32 + 1);
     std::iota(pages.begin(), pages.end(), 0);
@@ -147,19 +148,9 @@ class CudaStreamedExperts : public CudaHostExperts {
     return all;
   }
   const ModelConfig config_ = [] {
-    ModelConfig c{.name = "test",
-                  .layers = kLayers,
-                  .hidden = 2880,
-                  .intermediate = 2880,
-                  .heads = 8,
-                  .kv_heads = 2,
-                  .head_dim = 64,
-                  .experts = 8,
-                  .experts_per_token = 4,
-                  .vocab = 500,
-                  .window = 128,
-                  .max_context = 4096};
-    c.sliding = {true, false, true};
+    ModelConfig c = small_config(kLayers);
+    c.hidden = c.intermediate = 2880;
+    c.heads = 8, c.head_dim = 64, c.experts = 8, c.vocab = 500, c.max_context = 4096;
     return c;
   }();
 };

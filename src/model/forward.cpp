@@ -1,5 +1,6 @@
 #include "model/forward.h"
 
+#include "backend/layer_graph.h"
 #include "base/error.h"
 
 namespace moesaic {
@@ -9,13 +10,7 @@ Status forward(Backend& backend, const ModelConfig& config, const Batch& batch, 
     return invalid("batch: {} rows to sample on a backend that cannot sample", batch.sampling.size());
   RETURN_IF_ERROR(backend.begin_step(batch));
   do {
-    backend.embed();
-    for (int layer = 0; layer < config.layers; ++layer) {
-      backend.qkv(layer);
-      backend.attend(layer);
-      backend.project(layer);
-      backend.moe(layer);
-    }
+    run_layers(backend, config.layers);
     backend.unembed(logits);
   } while (backend.ops_again());
   return backend.end_step();

@@ -78,8 +78,8 @@ std::vector<std::string> CudaBackend::describe() const {
                   target_.batch_invariant ? ", batch-invariant" : "", early_launches() ? "on" : "off")};
 }
 
-// Of batch-invariant requests the CPU computes what is in host memory: a row's bits must not depend on how
-// many rows there are beside it.
+// The CPU computes all that is in host memory where requests are batch-invariant: a row's bits must not
+// depend on how many rows there are beside it.
 Status CudaBackend::check_streaming() {
   if (!options_.batch_invariant) return {};
   if (options_.experts.hot > 0)
@@ -359,6 +359,19 @@ std::string cuda_absent() {
   if (driver == 0) return "no NVIDIA driver is loaded";
   return fmt::format("the NVIDIA driver is for CUDA {}, this program needs {}: update the driver",
                      cuda::version_text(driver), cuda::version_text(runtime));
+}
+
+Status check_cuda_device(const char* op, int device) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    cudaGetLastError();
+    return error(StatusCode::kUnsupported, "{}: {}", op, cuda_absent());
+  }
+  if (device < 0 || device >= devices)
+    return invalid("{}: device cuda:{}: this machine has {}", op, device, devices);
+  if (const std::string reason = cuda::no_code_for(device); !reason.empty())
+    return error(StatusCode::kUnsupported, "{}: device cuda:{}: {}", op, device, reason);
+  return {};
 }
 
 // On an H100 a step of 4,096 rows reads prompts of the 20b 8% faster than one of 2,048, and of the 120b,

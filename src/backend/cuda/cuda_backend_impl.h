@@ -82,13 +82,12 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
     model_.layers[layer].given_k = k, model_.layers[layer].given_v = v;
   }
   Tiling tiling() const;
-  const LoadedModel& model() const { return model_; }
   // captures: whether the step may be captured here, and replayed. out: the normed rows, BF16.
   Status run_packed(const StepShape& shape, bool captures, void* out, cudaStream_t stream);
   // logits [rows, vocab] of such rows; at most max_rows.
   Status logits_of(const void* normed, int rows, float* logits, cudaStream_t stream);
-  // What an earlier step left in the fault word: 0, a row that is not finite (above 0), or a kernel that gave
-  // up. forget_fault() makes an error of it.
+  // The fault word that an earlier step left: 0, above 0 for a row that is not finite, below 0 for a kernel
+  // that gave up. forget_fault() makes an error of it.
   int fault() const { return *pinned_fault_.as<int>(); }
   Status forget_fault(cudaStream_t stream);
   Status drop_graphs() { return graphs_.retire("the cache", stream_); }
@@ -149,7 +148,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   Result<std::vector<TunedStep>> probe_experts(std::vector<TunedStep> kept);
   Status fault_of(int code);
   Status begin_graph();
-  Status run_layers(void* out);
+  Status run_normed(void* out);
   template <typename Body>
   void timed(Op op, double bytes, double flops, Body&& body);
   Norm norm_rows(int code, int rows, const DeferredResidual& deferred);

@@ -172,19 +172,7 @@ Status CudaMoeOperator::load_slabs(const Raw& gate, const Raw& up, const Raw& do
 
 Status CudaMoeOperator::load_matrix(const Matrix& to, const Raw& first, const Raw& second, int fault,
                                     cudaStream_t stream) {
-  const RepackParams p{.source = {first, second},
-                       .kind = to.kind,
-                       .order = to.order,
-                       .head_dim = 0,
-                       .rows = to.rows,
-                       .weight_tiles = to.weight_tiles,
-                       .blocks = to.cols / kBlock,
-                       .experts = to.experts,
-                       .data = to.data.as<uint8_t>(),
-                       .scales = to.scales.as<uint8_t>(),
-                       .tops = nullptr,
-                       .fault = faults_.as<int>() + fault};
-  return repack_weights(p, stream);
+  return repack_weights(repacking_of(to, first, second, faults_.as<int>() + fault), stream);
 }
 
 Status CudaMoeOperator::check_faults(cudaStream_t stream) const {
@@ -261,15 +249,7 @@ Status CudaMoeOperator::prepare(const MoeOperatorMatrix& gate_up, const MoeOpera
 Result<std::unique_ptr<MoeOperator>> prepare_moe(const MoeOperatorOptions& options,
                                                  const MoeOperatorMatrix& gate_up,
                                                  const MoeOperatorMatrix& down, void* stream) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    cudaGetLastError();
-    return error(StatusCode::kUnsupported, "moe: {}", cuda_absent());
-  }
-  if (options.device < 0 || options.device >= devices)
-    return invalid("moe: device cuda:{}: this machine has {}", options.device, devices);
-  if (const std::string reason = cuda::no_code_for(options.device); !reason.empty())
-    return error(StatusCode::kUnsupported, "moe: device cuda:{}: {}", options.device, reason);
+  RETURN_IF_ERROR(check_cuda_device("moe", options.device));
   auto made = std::make_unique<cuda::CudaMoeOperator>(options);
   RETURN_IF_ERROR(made->prepare(gate_up, down, static_cast<cudaStream_t>(stream)));
   return std::unique_ptr<MoeOperator>(std::move(made));

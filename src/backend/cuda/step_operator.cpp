@@ -5,12 +5,11 @@
 #include <bit>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "backend/cuda/cuda_backend_impl.h"
-#include "backend/cuda/kernels/common/gave_up.h"
 #include "backend/cuda/kernels/common/pack_step.h"
 #include "backend/cuda/runtime/device_guard.h"
+#include "backend/layer_graph.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -18,14 +17,8 @@ namespace moesaic {
 namespace cuda {
 
 // All layers, and the final norm of every row.
-Status CudaBackend::run_layers(void* out) {
-  embed();
-  for (int layer = 0; layer < model_.config.layers; ++layer) {
-    qkv(layer);
-    attend(layer);
-    project(layer);
-    moe(layer);
-  }
+Status CudaBackend::run_normed(void* out) {
+  run_layers(*this, model_.config.layers);
   timed(kUnembed, 0, 0, [&]() -> Status {
     Norm last =
         norm_rows(2 * model_.config.layers + 1, shape_.rows, std::exchange(deferred_, DeferredResidual()));
@@ -45,12 +38,12 @@ Status CudaBackend::run_packed(const StepShape& shape, bool captures, void* out,
   graphs_.skip();
   if (captures) RETURN_IF_ERROR(begin_graph());
   if (captures && (graphs_.replaying() || graphs_.capturing())) {
-    const Status recorded = run_layers(out);
+    const Status recorded = run_normed(out);
     if (graphs_.end_capture(shape_, recorded, stream_)) return graphs_.launch(shape_, stream);
     fault_status_ = {}, deferred_ = {};
   }
   cudaStream_t const own = std::exchange(stream_, stream);
-  Status status = run_layers(out);
+  Status status = run_normed(out);
   stream_ = own;
   return status;
 }
@@ -281,15 +274,7 @@ Result<std::unique_ptr<StepOperator>> prepare_step(const StepOperatorOptions& op
       options.max_context > (1 << 24))
     return invalid("step: {} rows, {} sequences, contexts of {} tokens", options.max_rows,
                    options.max_sequences, options.max_context);
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    cudaGetLastError();
-    return error(StatusCode::kUnsupported, "step: {}", cuda_absent());
-  }
-  if (options.device < 0 || options.device >= devices)
-    return invalid("step: device cuda:{}: this machine has {}", options.device, devices);
-  if (const std::string reason = cuda::no_code_for(options.device); !reason.empty())
-    return error(StatusCode::kUnsupported, "step: device cuda:{}: {}", options.device, reason);
+  RETURN_IF_ERROR(check_cuda_device("step", options.device));
   auto made = std::make_unique<cuda::CudaStepOperator>(options);
   RETURN_IF_ERROR(made->prepare(config, weights));
   return std::unique_ptr<StepOperator>(std::move(made));

@@ -230,19 +230,10 @@ Status ExpertStream::repack_piece(const Piece& piece, const uint8_t* data, const
     return repack_weights(p, repacking_);
   }
   const int64_t tile = piece.slot * to.weight_tiles;
-  return repack_weights(RepackParams{.source = {raw, up},
-                                     .kind = to.kind,
-                                     .order = to.order,
-                                     .head_dim = 0,
-                                     .rows = to.rows,
-                                     .weight_tiles = to.weight_tiles,
-                                     .blocks = to.cols / kBlock,
-                                     .experts = piece.count,
-                                     .data = to.data.as<uint8_t>() + tile * to.weight_tile_bytes(),
-                                     .scales = to.scales.as<uint8_t>() + tile * to.weight_tile_scale_bytes(),
-                                     .tops = nullptr,
-                                     .fault = faults_.as<int>()},
-                        repacking_);
+  RepackParams p = repacking_of(to, raw, up, faults_.as<int>());
+  p.experts = piece.count;
+  p.data += tile * to.weight_tile_bytes(), p.scales += tile * to.weight_tile_scale_bytes();
+  return repack_weights(p, repacking_);
 }
 
 // The second time, when kernels are loaded and pages have been touched.

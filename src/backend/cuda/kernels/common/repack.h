@@ -6,8 +6,8 @@
 
 namespace moesaic::cuda {
 
-// Of MXFP4 panels (backend/mxfp4_panels.h): which ones of a pair have a section's rows. kNone: it is not in
-// panels.
+// A section in MXFP4 panels (backend/mxfp4_panels.h) has its rows in these panels of each pair. kNone: it is
+// not in panels.
 enum class Panels : uint8_t { kNone, kFirst, kSecond, kBoth };
 
 // A section as it was stored: rows of dense elements, scales of the formats that keep them apart. Strides in
@@ -38,6 +38,22 @@ struct RepackParams {
   uint8_t* tops;  // kMxfp8
   int* fault;     // a RepackFault is left here
 };
+
+// A whole matrix of experts, from sections without RoPE.
+inline RepackParams repacking_of(const Matrix& to, const Raw& first, const Raw& second, int* fault) {
+  return {.source = {first, second},
+          .kind = to.kind,
+          .order = to.order,
+          .head_dim = 0,
+          .rows = to.rows,
+          .weight_tiles = to.weight_tiles,
+          .blocks = to.cols / kBlock,
+          .experts = to.experts,
+          .data = to.data.as<uint8_t>(),
+          .scales = to.scales.as<uint8_t>(),
+          .tops = nullptr,
+          .fault = fault};
+}
 
 // Every kind but those in quads.
 Status repack(const RepackParams& params, cudaStream_t stream);

@@ -12,15 +12,12 @@ from typing import Any, ClassVar
 import torch
 from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata, AttentionMetadataBuilder
 
-from .vllm_plugin import graphs_are_vllms
-
-PAGE = 32  # tokens
-FP8 = ("fp8", "fp8_e4m3")
+from .vllm_plugin import KV_DTYPES, PAGE, graphs_are_vllms
 
 
 @dataclasses.dataclass
 class StepMetadata(AttentionMetadata):
-    """Of one group of layers that share page tables."""
+    """What vLLM says of a step to the layers that share page tables."""
 
     starts: torch.Tensor  # [sequences + 1] int32
     host_starts: torch.Tensor  # the same on the host
@@ -53,7 +50,7 @@ class _WholeLayers(AttentionImpl[StepMetadata]):
 
 class MoesaicAttentionBackend(AttentionBackend):
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.bfloat16]
-    supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", "bfloat16", *FP8]
+    supported_kv_cache_dtypes: ClassVar[list[Any]] = list(KV_DTYPES)
 
     @staticmethod
     def get_name() -> str:

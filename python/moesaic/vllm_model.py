@@ -20,7 +20,7 @@ from vllm.model_executor.models import gpt_oss
 
 from . import _engine
 from . import vllm_plugin as plugin
-from .vllm_attention import FP8, MoesaicAttentionBackend, StepMetadata
+from .vllm_attention import MoesaicAttentionBackend, StepMetadata
 
 _MOST_ROWS = 8192  # of a step at once; vLLM's larger ones run in parts
 
@@ -98,7 +98,7 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
             self._step = _engine.prepare_step(
                 json.dumps(config), arguments, device=device.index, max_rows=min(rows, _MOST_ROWS),
                 max_sequences=scheduler.max_num_seqs, max_context=model.max_model_len,
-                fp8_cache=self.vllm_config.cache_config.cache_dtype in FP8, dense=plugin.dense_format(),
+                fp8_cache=self.vllm_config.cache_config.cache_dtype in plugin.FP8, dense=plugin.dense_format(),
                 graphs=not (plugin.graphs_are_vllms() or model.enforce_eager), release=self._release)
         self._hidden = torch.zeros(rows, self.config.hidden_size, dtype=torch.bfloat16, device=device)
         attention = [layer.attn.attn for layer in self.model.layers]
@@ -108,7 +108,7 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
         plugin.say_once(f"moesaic: gpt-oss runs on moesaic's kernels, all layers of it ({self._step.bytes / 1e9:.1f} GB)", logging.INFO)
 
     def _tensors(self, layer: int) -> dict[str, torch.Tensor]:
-        """A layer's, with -1 those of none, by Hugging Face's names. Matrices stay on the GPU."""
+        """A layer's tensors by Hugging Face's names; with -1 those outside all layers. Matrices stay on the GPU."""
         if layer < 0:
             vocab = self.config.vocab_size  # vLLM may have padded it
             return {"model.embed_tokens.weight": self.model.embedding.weight.data[:vocab].cpu(),
@@ -177,7 +177,7 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
         return logits
 
 
-# What of Hugging Face's configuration the layers depend on.
+# The layers depend on these keys of Hugging Face's configuration.
 _CONFIG = frozenset(
     "model_type num_hidden_layers hidden_size intermediate_size num_attention_heads num_key_value_heads head_dim num_local_experts "
     "num_experts_per_tok experts_per_token vocab_size sliding_window layer_types max_position_embeddings rms_norm_eps swiglu_alpha "

@@ -20,19 +20,29 @@ from typing import Any
 
 _logger = logging.getLogger("vllm.moesaic")
 QUANTIZATION = "gpt_oss_mxfp4"
-# The methods that are overridden and that vLLM calls: [module, class, method, parameters] of 0.25.1.
+# vLLM calls these methods, which vllm_experts.py overrides: [module, class, method, parameters] of 0.25.1.
 _INTERFACE = (
-    ("fused_moe.fused_moe_method_base", "FusedMoEMethodBase", "apply_monolithic", ["self", "layer", "x", "router_logits", "input_ids"]),
-    ("fused_moe.fused_moe_method_base", "FusedMoEMethodBase", "maybe_roundup_sizes",
+    ("model_executor.layers.fused_moe.fused_moe_method_base", "FusedMoEMethodBase", "apply_monolithic",
+     ["self", "layer", "x", "router_logits", "input_ids"]),
+    ("model_executor.layers.fused_moe.fused_moe_method_base", "FusedMoEMethodBase", "maybe_roundup_sizes",
      ["self", "hidden_size", "intermediate_size_per_partition", "act_dtype", "moe_parallel_config"]),
-    ("quantization.mxfp4", "GptOssMxfp4MoEMethod", "create_weights",
+    ("model_executor.layers.quantization.mxfp4", "GptOssMxfp4MoEMethod", "create_weights",
      ["self", "layer", "num_experts", "hidden_size", "intermediate_size_per_partition", "params_dtype", "extra_weight_attrs"]),
-    ("quantization.mxfp4", "GptOssMxfp4MoEMethod", "process_weights_after_loading", ["self", "layer"]),
-    ("quantization.mxfp4", "GptOssMxfp4Config", "get_quant_method", ["self", "layer", "prefix"]),
+    ("model_executor.layers.quantization.mxfp4", "GptOssMxfp4MoEMethod", "process_weights_after_loading", ["self", "layer"]),
+    ("model_executor.layers.quantization.mxfp4", "GptOssMxfp4Config", "get_quant_method", ["self", "layer", "prefix"]),
 )
-
-
+# vllm_model.py and vllm_attention.py override, call and read these.
+_MODEL_INTERFACE = (
+    ("model_executor.models.gpt_oss", "OAIAttention", "_build_attention", ["self", "config", "cache_config", "quant_config", "prefix"]),
+    ("model_executor.models.gpt_oss", "GptOssForCausalLM", "__init__", ["self", "vllm_config", "prefix"]),
+    ("model_executor.models.gpt_oss", "GptOssForCausalLM", "forward",
+     ["self", "input_ids", "positions", "intermediate_tensors", "inputs_embeds"]),
+    ("v1.attention.backend", "AttentionMetadataBuilder", "build", ["self", "common_prefix_len", "common_attn_metadata", "fast_build"]),
+)
 _ARCHITECTURE = "GptOssForCausalLM"
+PAGE = 32  # tokens; vLLM's blocks of the KV cache have a multiple of it
+FP8 = ("fp8", "fp8_e4m3")
+KV_DTYPES = ("auto", "bfloat16", *FP8)
 
 
 def _asked() -> str:
@@ -45,38 +55,16 @@ def graphs_are_vllms() -> bool:
 
 
 def dense_format() -> str:
-    """Of projections and lm_head, as `--dense` has it."""
+    """The format of projections and lm_head, as `--dense` names it."""
     return os.environ.get("MOESAIC_VLLM_DENSE") or "keep"
 
 
-def _misfit() -> str | None:
+def _misfit(interface: tuple[tuple[str, str, str, list[str]], ...] = _INTERFACE) -> str | None:
     """Why this vLLM's interface is not the one this was written for; None: it is."""
-    for module, owner, method, parameters in _INTERFACE:
+    for module, owner, method, parameters in interface:
         try:
-            cls = getattr(__import__(f"vllm.model_executor.layers.{module}", fromlist=[owner]), owner)
+            cls = getattr(importlib.import_module("vllm." + module), owner)
             found = list(inspect.signature(getattr(cls, method)).parameters)
-        except (ImportError, AttributeError) as error:
-            return f"{owner}.{method} is not there ({error})"
-        if found != parameters:
-            return f"{owner}.{method} takes {', '.join(found)}, not {', '.join(parameters)}"
-    return None
-
-
-# What vllm_model.py and vllm_attention.py override, call and read.
-_MODEL_INTERFACE = (
-    ("model_executor.models.gpt_oss", "OAIAttention", "_build_attention", ["self", "config", "cache_config", "quant_config", "prefix"]),
-    ("model_executor.models.gpt_oss", "GptOssForCausalLM", "__init__", ["self", "vllm_config", "prefix"]),
-    ("model_executor.models.gpt_oss", "GptOssForCausalLM", "forward",
-     ["self", "input_ids", "positions", "intermediate_tensors", "inputs_embeds"]),
-    ("v1.attention.backend", "AttentionMetadataBuilder", "build", ["self", "common_prefix_len", "common_attn_metadata", "fast_build"]),
-)
-
-
-def _model_misfit() -> str | None:
-    """As _misfit(), of what the model needs."""
-    for module, owner, method, parameters in _MODEL_INTERFACE:
-        try:
-            found = list(inspect.signature(getattr(getattr(importlib.import_module("vllm." + module), owner), method)).parameters)
         except (ImportError, AttributeError) as error:
             return f"{owner}.{method} is not there ({error})"
         if found != parameters:
@@ -129,9 +117,9 @@ def unfit_model(config: Any) -> str | None:
         (draft not in (None, "ngram", "suffix"), f"drafts by {draft}"),
         (str(model.dtype) != "torch.bfloat16", f"activations are {model.dtype}"),
         (not getattr(config.quant_config, "is_moesaics", False), "the checkpoint's experts are not gpt-oss's MXFP4"),
-        (cache.cache_dtype not in ("auto", "bfloat16", "fp8", "fp8_e4m3"), f"a KV cache of {cache.cache_dtype}"),
-        (cache.block_size is not None and cache.user_specified_block_size and cache.block_size % 32 != 0,
-         f"KV cache blocks of {cache.block_size} tokens, not a multiple of 32"),
+        (cache.cache_dtype not in KV_DTYPES, f"a KV cache of {cache.cache_dtype}"),
+        (cache.block_size is not None and cache.user_specified_block_size and cache.block_size % PAGE != 0,
+         f"KV cache blocks of {cache.block_size} tokens, not a multiple of {PAGE}"),
         (getattr(model, "enable_sleep_mode", False), "sleep mode"),
         (getattr(model, "enable_prompt_embeds", False), "prompts as embeddings"),
         (model.runner_type != "generate", f"the model is for {model.runner_type}"),
@@ -163,7 +151,7 @@ def refuse_model(reason: str) -> None:
 def _register_model() -> None:
     from vllm.model_executor.models.registry import ModelRegistry
 
-    reason = _model_misfit()
+    reason = _misfit(_MODEL_INTERFACE)
     if reason is not None:
         return refuse_model(reason)
     try:

@@ -90,9 +90,9 @@ struct OpenOptions {
   int tp = 1;
   // cuda: where the experts' weights are. gpu; host:N, those of N layers in host memory, which the CPU
   // computes by `threads` threads; host, those of all layers; auto, of as many as do not fit on the device.
-  // Behind it ",stream:ROWS": steps of so many tokens or more bring them to the device, or ",stream:never";
-  // without that the number is measured. And ",hot:N": of each of those layers the N experts that are chosen
-  // most are on the device as well.
+  // ",stream:ROWS" may follow: steps of so many tokens or more bring those experts to the device. Without it
+  // the number is measured; ",stream:never" turns it off. ",hot:N" may follow: the N most chosen experts of
+  // each of those layers are on the device as well.
   // Empty: auto where gpu_memory is given, else gpu.
   std::string experts = {};
   // cuda: GiB of the device's memory that the model may take, beside some 0.5 that CUDA takes; 0: all that is

@@ -59,7 +59,7 @@ struct ExpertPlacement {
   // kMeasured: where that is quicker, as measured when the model is loaded.
   static constexpr int kMeasured = 0, kNever = -1;
   int stream_rows = kMeasured;
-  // Of each of those layers so many experts are on the device as well, those that are chosen most
+  // So many experts of each of those layers are on the device as well: those that are chosen most
   // (backend/hot_experts.h). A request's bits then depend on what was chosen before it.
   int hot = 0;
   // Layers that a model of so many leaves to the host where nothing is automatic.

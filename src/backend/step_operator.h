@@ -1,6 +1,6 @@
 // A whole model as an operator on memory that a serving engine owns: its tokens, positions, page tables, KV
 // cache and stream. The engine schedules, allocates pages and samples; one call runs all layers of a step.
-// moesaic.ops is its Python interface.
+// vLLM reaches it by python/moesaic/vllm_model.py.
 #pragma once
 
 #include <cstddef>

@@ -85,7 +85,7 @@ __device__ bool wait_for_host(const HostLayer& p) {
   return false;
 }
 
-// What the experts here give to the row's i-th float4.
+// Adds the output of the experts here to the row's i-th float4.
 __device__ void add_own(const HostLayer& p, int row, int i, float4& y) {
   for (int k = row * p.top_k; k < (row + 1) * p.top_k; ++k) {
     if (p.hot_ids[k] < 0) continue;

@@ -18,9 +18,10 @@ struct HostLayer {
   const int32_t* ids = nullptr;    // [rows, top_k]
   const float* weights = nullptr;  // [rows, top_k]
   float* x = nullptr;              // [rows, hidden]
-  // Where the device computes some experts meanwhile (backend/hot_experts.h), else null. hot_slots: [experts]
-  // the place of each there, or -1. hot_ids: [rows, top_k] becomes those of the rows' choices. What they give
-  // is at expert_out [permuted rows, hidden], of each choice in the row that permuted_rows names.
+  // These are null unless the device computes some experts meanwhile (backend/hot_experts.h). hot_slots has
+  // each expert's place there, or -1: [experts]. hot_ids becomes the places of the rows' choices: [rows,
+  // top_k]. The outputs stand in expert_out [permuted rows, hidden], each choice's in the row that
+  // permuted_rows names.
   const int32_t* hot_slots = nullptr;
   int32_t* hot_ids = nullptr;
   const float* expert_out = nullptr;

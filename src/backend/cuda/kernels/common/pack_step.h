@@ -17,14 +17,14 @@ struct PackStep {
   int pitch = 1;        // pages of our kernels from one page of the caller's to the next
   int table_pages = 0;  // entries of each page table that is written
   int most_decode_rows = 0, tile_tokens = 0;
-  bool only_decodes = false;  // every row is a tile, as pack() has it where no sequence has more rows
+  bool only_decodes = false;  // no sequence has more rows: each row is a tile of its own, padded ones too
   int32_t* inputs = nullptr;
   int tokens = 0, positions = 0, slots[2] = {}, decode_tiles = 0, prefill_tiles = 0, tables = 0;
 };
 // Kernels that follow may read the inputs at once.
 Status pack_step(const PackStep& p, cudaStream_t stream);
 
-// out[i] = factor * x[i] in F16, of BF16 values; count is a multiple of 8.
+// out[i] = factor * x[i] in F16, of BF16 values.
 Status to_half(const void* x, int64_t count, float factor, void* out, cudaStream_t stream);
 
 }  // namespace moesaic::cuda

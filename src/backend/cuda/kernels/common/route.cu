@@ -122,7 +122,7 @@ struct PairShare {
   int begin, end;
   int* others;
 };
-// All threads of the CTA count. `others` is complete behind the next barrier.
+// All threads of the CTA take part in the count. `others` is complete behind the next barrier.
 __device__ void count_others(const Route& p, const PairShare& share) {
   constexpr int kAhead = 8;
   const int pairs = p.rows * p.top_k, step = static_cast<int>(blockDim.x);

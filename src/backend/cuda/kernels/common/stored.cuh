@@ -16,7 +16,7 @@ __device__ inline Raw of_expert(Raw s, int64_t expert) {
   return s;
 }
 
-// Of panels: two groups' words, of whose bytes one nibble each is wanted.
+// Codes of a section in panels: one nibble of each byte of two groups' words.
 __device__ inline uint8_t panel_codes(const Raw& s, int64_t row, int64_t b, int c, uint8_t (&codes)[8]) {
   const bool both = s.panels == Panels::kBoth;
   const int64_t pair = row / (both ? kPair * kPanel : kPanel);

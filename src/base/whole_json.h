@@ -1,6 +1,7 @@
 // nlohmann's parser, without its habit of ending at a NUL byte: what stands behind one would go unread.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace moesaic {
@@ -11,5 +12,8 @@ AnyJson parse_whole_json(std::string_view text) {
   if (text.find('\0') != std::string_view::npos) return AnyJson(AnyJson::value_t::discarded);
   return AnyJson::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
 }
+
+// What is wrong with a text that parse_whole_json() discards, and where: the line, and the byte within it.
+std::string json_fault(std::string_view text);
 
 }  // namespace moesaic

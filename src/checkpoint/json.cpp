@@ -81,13 +81,13 @@ Result<AnyJson> parse(std::string_view text, const std::string& name) {
   constexpr uint64_t kMostComparisons = 60'000'000;
   if (too_deep(text, 32)) return invalid("{}: the JSON is nested deeper than 32 levels", name);
   KeyWatch<AnyJson> watch;
-  if (!AnyJson::sax_parse(text.begin(), text.end(), &watch)) return invalid("{}: not valid JSON", name);
+  if (!AnyJson::sax_parse(text.begin(), text.end(), &watch)) return invalid("{}: {}", name, json_fault(text));
   if (!watch.duplicate().empty())
     return invalid("{}: the key '{}' stands twice", name, watch.duplicate().substr(0, 80));
   if (std::is_same_v<AnyJson, OrderedJson> && watch.comparisons() > kMostComparisons)
     return invalid("{}: a JSON object has too many members", name);
   AnyJson json = parse_whole_json<AnyJson>(text);
-  if (json.is_discarded()) return invalid("{}: not valid JSON", name);
+  if (json.is_discarded()) return invalid("{}: {}", name, json_fault(text));
   return json;
 }
 

@@ -242,7 +242,8 @@ TEST(JsonSchema, SaysWhatItRefuses) {
             "json_schema: no JSON value satisfies the schema, as far as it can be followed");
   EXPECT_EQ(failure("false"),
             "json_schema: no JSON value satisfies the schema, as far as it can be followed");
-  EXPECT_EQ(failure("{"), "json_schema: not valid JSON");
+  EXPECT_EQ(failure("{"), "json_schema: not valid JSON: it ends too early");
+  EXPECT_EQ(failure({"{}\0x", 4}), "json_schema: not valid JSON at line 1, byte 3");
   EXPECT_EQ(failure("3"), "json_schema: a schema must be an object, true or false");
   EXPECT_NE(failure(R"({"type": "strin"})"), "");
   EXPECT_NE(failure(R"({"minLength": "3"})"), "");

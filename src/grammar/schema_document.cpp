@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/whole_json.h"
 
 namespace moesaic::grammar {
 namespace {
@@ -15,7 +16,7 @@ constexpr size_t kIndexedFrom = 16;
 class Reader : public nlohmann::json_sax<Json> {
  public:
   Json root;
-  std::string failure = "not valid JSON";
+  std::string failure = "";  // empty where the text is no JSON
 
   bool null() override { return put(nullptr); }
   bool boolean(bool value) override { return put(value); }
@@ -153,7 +154,9 @@ std::string joined(const std::string& base, const std::string& reference) {
 Result<std::unique_ptr<SchemaDocument>> SchemaDocument::parse(std::string_view text,
                                                               const std::string& name) {
   Reader reader;
-  if (!Json::sax_parse(text.begin(), text.end(), &reader)) return invalid("{}: {}", name, reader.failure);
+  const bool whole = text.find('\0') == std::string_view::npos;  // nlohmann's parser ends at one
+  if (!whole || !Json::sax_parse(text.begin(), text.end(), &reader))
+    return invalid("{}: {}", name, reader.failure.empty() ? json_fault(text) : reader.failure);
   auto document = std::make_unique<SchemaDocument>();
   document->root_ = std::move(reader.root);
   drop_null_keywords(document->root_);

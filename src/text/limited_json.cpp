@@ -116,7 +116,7 @@ Result<AnyJson> parse(std::string_view json, const std::string& name) {
   const size_t lone = find_lone_surrogate(json, 0);
   if (lone != std::string_view::npos) return parse<AnyJson>(without_lone_surrogates(json, lone), name);
   AnyJson parsed = parse_whole_json<AnyJson>(json);
-  if (parsed.is_discarded()) return invalid("{}: not valid JSON", name);
+  if (parsed.is_discarded()) return invalid("{}: {}", name, json_fault(json));
   return parsed;
 }
 

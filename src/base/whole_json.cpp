@@ -1,0 +1,52 @@
+#include "base/whole_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace moesaic {
+namespace {
+
+using Json = nlohmann::json;
+
+// Reads values and keeps none, up to the first byte that does not fit.
+class FaultFinder : public nlohmann::json_sax<Json> {
+ public:
+  size_t at = 0;  // bytes read with the one that does not fit
+
+  bool null() override { return true; }
+  bool boolean(bool /*value*/) override { return true; }
+  bool number_integer(number_integer_t /*value*/) override { return true; }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
+  bool string(string_t& /*value*/) override { return true; }
+  bool binary(binary_t& /*value*/) override { return true; }
+  bool start_object(size_t /*size*/) override { return true; }
+  bool start_array(size_t /*size*/) override { return true; }
+  bool end_object() override { return true; }
+  bool end_array() override { return true; }
+  bool key(string_t& /*name*/) override { return true; }
+  bool parse_error(size_t read, const std::string& /*token*/,
+                   const nlohmann::detail::exception& /*error*/) override {
+    at = read;
+    return false;
+  }
+};
+
+}  // namespace
+
+std::string json_fault(std::string_view text) {
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return "empty where JSON is expected";
+  FaultFinder finder;
+  const std::string_view before_nul = text.substr(0, text.find('\0'));
+  const bool only_a_nul = Json::sax_parse(before_nul.begin(), before_nul.end(), &finder);
+  const size_t at = only_a_nul ? before_nul.size() + 1 : finder.at;
+  if (at > text.size()) return "not valid JSON: it ends too early";
+  const std::string_view before = text.substr(0, std::max<size_t>(at, 1) - 1);
+  const size_t line = before.rfind('\n');
+  return fmt::format("not valid JSON at line {}, byte {}", std::count(before.begin(), before.end(), '\n') + 1,
+                     before.size() - (line == std::string_view::npos ? 0 : line + 1) + 1);
+}
+
+}  // namespace moesaic

@@ -34,6 +34,34 @@ TEST(Requests, NoLimitIsMinusOne) {
   EXPECT_EQ(sampling_of(chat(R"("max_tokens": 5, "min_tokens": 5)")).min_tokens, 5);
 }
 
+TEST(Requests, OtherNamesOfTheLimitAreCheckedToo) {
+  EXPECT_EQ(sampling_of(chat(R"("max_completion_tokens": 3, "max_tokens": 4, "n_predict": 5)")).max_tokens,
+            3);
+  for (const char* key : {"max_tokens", "n_predict", "max_new_tokens"}) {
+    for (const char* wrong : {"0", "true", "\"4\"", "1e20"})
+      EXPECT_EQ(error_of(chat(fmt::format(R"("max_completion_tokens": 3, "{}": {})", key, wrong))).param,
+                key);
+  }
+}
+
+TEST(Requests, ASeedOfMinusOneIsAnother) {
+  for (const auto& make : {chat, completion, response}) {
+    EXPECT_NE(sampling_of(make(R"("seed": -1)")).seed, sampling_of(make(R"("seed": -1)")).seed);
+    EXPECT_EQ(sampling_of(make(R"("seed": -2)")).seed, static_cast<uint64_t>(-2));
+  }
+}
+
+TEST(Requests, PenaltiesThatLookAtNoTokenAreNone) {
+  constexpr const char* kPenalties =
+      R"("repeat_penalty": 1.1, "presence_penalty": 1, "frequency_penalty": 1, "repeat_last_n": )";
+  const SamplingParams none = sampling_of(chat(std::string(kPenalties) + "0"));
+  EXPECT_EQ(none.repetition_penalty, 1);
+  EXPECT_EQ(none.presence_penalty, 0);
+  EXPECT_EQ(none.frequency_penalty, 0);
+  EXPECT_EQ(sampling_of(chat(std::string(kPenalties) + "-1")).presence_penalty, 1);
+  EXPECT_EQ(error_of(chat(std::string(kPenalties) + "64")).param, "repeat_last_n");
+}
+
 TEST(Requests, StopTokens) {
   const std::vector<int32_t> own = service().model.stop_tokens();
   ASSERT_FALSE(own.empty());

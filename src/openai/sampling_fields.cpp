@@ -16,6 +16,7 @@ constexpr size_t kMaxStopTokens = 256, kMaxAllowedTokens = 1 << 18;
 constexpr size_t kMaxBadWords = 128, kMaxBadWordBytes = 128;
 constexpr float kNever = -1e4F;   // a bias
 constexpr int32_t kNoToken = -1;  // as the only stop token: none
+constexpr int64_t kAnySeed = -1;  // as llama.cpp, Ollama and vLLM have it
 
 uint64_t random_number() {
   thread_local std::mt19937_64 generator{(uint64_t{std::random_device{}()} << 32) | std::random_device{}()};
@@ -119,8 +120,12 @@ void read_penalties(Fields& fields, SamplingParams& sampling) {
   fields.integer("repeat_last_n", last, -1, INT32_MAX);
   const bool penalties =
       sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 || sampling.frequency_penalty != 0;
-  if (last != -1 && penalties)
-    fields.refuse("repeat_last_n", "not supported except for -1; penalties look at all tokens");
+  if (last == 0) {  // they look at no token
+    sampling.repetition_penalty = 1;
+    sampling.presence_penalty = sampling.frequency_penalty = 0;
+  } else if (last != -1 && penalties) {
+    fields.refuse("repeat_last_n", "not supported except for -1 and 0; penalties look at all tokens");
+  }
 }
 
 }  // namespace
@@ -133,9 +138,9 @@ void read_sampling(Fields& fields, const Model& model, SamplingParams& sampling)
   if (sampling.top_k == -1) sampling.top_k = 0;  // as vLLM spells "all"
   fields.number("min_p", sampling.min_p, 0, 1);
   read_penalties(fields, sampling);
-  auto seed = static_cast<int64_t>(random_number());
+  int64_t seed = kAnySeed;
   fields.integer("seed", seed, INT64_MIN, INT64_MAX);
-  sampling.seed = static_cast<uint64_t>(seed);
+  sampling.seed = seed == kAnySeed ? random_number() : static_cast<uint64_t>(seed);
   read_logit_bias(fields, model.vocab(), sampling);
   read_stop(fields, sampling);
   read_stop_tokens(fields, model, sampling);
@@ -146,14 +151,15 @@ void read_sampling(Fields& fields, const Model& model, SamplingParams& sampling)
 }
 
 void read_max_tokens(Fields& fields, std::initializer_list<const char*> keys, SamplingParams& sampling) {
+  std::optional<int> first;
   for (const char* key : keys) {
     if (fields.find(key) == nullptr) continue;
     int tokens = sampling.max_tokens;
     fields.integer(key, tokens, -1, INT32_MAX);
     if (tokens == 0) fields.refuse(key, "must be at least 1, or -1 for as many as the context allows");
-    sampling.max_tokens = std::max(tokens, 0);
-    break;
+    if (!first) first = std::max(tokens, 0);
   }
+  if (first) sampling.max_tokens = *first;
   if (sampling.max_tokens > 0 && sampling.min_tokens > sampling.max_tokens)
     fields.refuse("min_tokens", fmt::format("is more than the {} that are allowed", sampling.max_tokens));
 }

@@ -11,7 +11,8 @@ namespace moesaic::anthropic {
 // rate_limit_error, api_error or overloaded_error, by the status.
 const char* error_type(int http);
 
-// {"type": "error", "error": {"type", "message"}, "request_id"}; the last one only where it is given.
+// {"type": "error", "error": {"type", "message"}, "request_id"}; the last one only where it is given. An
+// error of the field `thread` has "details", too.
 std::string error_json(const openai::ApiError& error, const std::string& request_id = {});
 
 }  // namespace moesaic::anthropic

@@ -133,6 +133,7 @@ TEST(MessagesAnswer, StopReasons) {
 
 TEST(MessagesAnswer, Errors) {
   const Json json = Json::parse(error_json({.http = 429, .message = "busy"}));
+  EXPECT_FALSE(json["error"].contains("details"));
   EXPECT_EQ(json["type"], "error");
   EXPECT_EQ(json["error"]["type"], "rate_limit_error");
   EXPECT_EQ(json["error"]["message"], "busy");

@@ -122,6 +122,8 @@ TEST(Messages, WhatCannotBeHonouredIsRefused) {
   EXPECT_EQ(error_of(ask("[]")).param, "messages");
   EXPECT_EQ(error_of(ask(kHi, R"("mcp_servers": [{"url": "x"}])")).param, "mcp_servers");
   EXPECT_EQ(error_of(ask(kHi, R"("container": "x")")).param, "container");
+  const openai::ApiError thread = error_of(ask(kHi, R"("thread": {"type": "create"})"));
+  EXPECT_EQ(Json::parse(anthropic::error_json(thread))["error"]["details"]["error_code"], "thread_unsupported_request");
   const auto message = [](const char* content) { return error_of(ask(content)).message; };
   EXPECT_TRUE(
       contains(message(R"([{"role": "user", "content": [{"type": "image", "source": {}}]}])"), "'image'"));

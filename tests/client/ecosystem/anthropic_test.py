@@ -59,6 +59,21 @@ class AnthropicClient(Case):
             final = stream.get_final_message()
         self.assertEqual(final.content[-1].input, {"location": "Oslo"})
 
+    def test_tool_runner(self):
+        """The runner asks for a thread on the server, is refused, and goes on without one."""
+        asked = []
+
+        @anthropic.beta_tool
+        def get_weather(location: str) -> str:
+            """Get the weather of a city."""
+            asked.append(location)
+            return '{"temperature": 21, "sky": "sunny"}'
+
+        last = self.client.beta.messages.tool_runner(model=MODEL, max_tokens=400, tools=[get_weather], messages=ask(WEATHER),
+                                                     extra_body=GREEDY).until_done()
+        self.assertEqual(asked, ["Oslo"])
+        self.assertIn("21", last.content[-1].text)
+
     def test_stop_sequence(self):
         message = self.create(stop_sequences=["42"])
         self.assertEqual((message.stop_reason, message.stop_sequence), ("stop_sequence", "42"))

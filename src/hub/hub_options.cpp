@@ -56,7 +56,8 @@ Result<HubOptions> hub_options() {
   o.token = token_of(o.cache);
   if (!std::ranges::all_of(o.token, [](unsigned char c) { return c > ' ' && c < 0x7F; }))
     return invalid("the token of Hugging Face (HF_TOKEN or its file) has characters that no token has");
-  o.offline = is_on(environment("HF_HUB_OFFLINE")) || is_on(environment("TRANSFORMERS_OFFLINE"));
+  const std::string offline = environment("HF_HUB_OFFLINE");  // counts where it says anything
+  o.offline = is_on(offline.empty() ? environment("TRANSFORMERS_OFFLINE") : offline);
   constexpr int kMostPatience = 3600;
   const std::string patience = environment("HF_HUB_DOWNLOAD_TIMEOUT");
   int seconds = 0;

@@ -224,9 +224,10 @@ class Wire(PullCase):
 
     def test_offline(self):
         self.hub.add(NAME, model_files())
-        self.not_pulled("HF_HUB_OFFLINE", HF_HUB_OFFLINE="1")
+        for offline in ({"HF_HUB_OFFLINE": "1"}, {"TRANSFORMERS_OFFLINE": "1"}, {"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLINE": "1"}):
+            self.not_pulled("HF_HUB_OFFLINE", **offline)
         self.assertEqual(self.hub.requests, [])
-        path = self.pull()
+        path = self.pull(HF_HUB_OFFLINE="0", TRANSFORMERS_OFFLINE="1")
         count = len(self.hub.requests)
         self.assertEqual(self.pull(HF_HUB_OFFLINE="yes"), path)
         self.assertEqual(len(self.hub.requests), count)

@@ -127,6 +127,20 @@ void add_help(CLI::App& app) {
   }
 }
 
+void refuse_empty_values(CLI::App& app) {
+  const CLI::Validator filled(
+      [](const std::string& value) { return value.empty() ? "the value is empty" : std::string(); }, "");
+  const auto is_text = [](const CLI::Option& option) {
+    constexpr std::string_view kTexts[] = {"prompt", "system", kWordOption.substr(2)};
+    return std::ranges::any_of(kTexts,
+                               [&](std::string_view text) { return option.check_lname(std::string(text)); });
+  };
+  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    for (CLI::Option* option : command->get_options([](const CLI::Option*) { return true; }))
+      if (option->get_expected_min() > 0 && !is_text(*option)) option->check(filled);
+  }
+}
+
 std::string unknown_option(const CLI::App& app) {
   for (const std::string& word : app.remaining(true)) {
     const size_t name = word.find_first_not_of('-');

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 
 namespace moesaic::app {
 
@@ -11,10 +12,14 @@ inline constexpr const char* kRareOptions = "Rare options";
 
 // The option that carries a word of `run` that stands behind "--", after an "=" of its own: CLI11 takes an
 // empty value for none, and would read such words as options of the program.
-inline constexpr const char* kWordOption = "--word-behind-dashes";
+inline constexpr std::string_view kWordOption = "--word-behind-dashes";
 
 // --help and --help-all of the program and of every command.
 void add_help(CLI::App& app);
+
+// Refuses an empty value of every option of the commands but those that take a text for the model: it is
+// mostly a shell's variable that is not set, and as a file of API keys it would mean none.
+void refuse_empty_values(CLI::App& app);
 
 // The first unknown option among the words that a command line left over, without its value; empty: none.
 std::string unknown_option(const CLI::App& app);

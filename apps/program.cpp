@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <new>
 #include <string>
 #include <string_view>
@@ -26,6 +27,13 @@ namespace {
 // The status that shells give to a program that SIGINT ended.
 constexpr int kInterrupted = 130;
 
+int failed(const char* what) {
+  std::fprintf(stderr, "moesaic: %s\n", what);
+  return 1;
+}
+
+int unwritten() { return failed("cannot write to standard output"); }
+
 // One line. Messages may have names out of a file or from the command line, which must not steer the
 // terminal.
 void say(const std::string& message) {
@@ -41,11 +49,7 @@ int report(const Status& status) {
     return status.code() == StatusCode::kUsage ? 2 : 1;
   }
   // Output that never reached a full disk or a closed pipe must not count as success.
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    std::fprintf(stderr, "moesaic: cannot write to standard output\n");
-    return 1;
-  }
-  return 0;
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 ? 0 : unwritten();
 }
 
 constexpr Run (*kCommands[])(CLI::App&) = {
@@ -66,11 +70,6 @@ void occupy_closed_streams() {
 
 bool is_command(CLI::App& app, const std::string& name) {
   return !app.get_subcommands([&](const CLI::App* c) { return c->get_name() == name; }).empty();
-}
-
-int failed(const char* what) {
-  std::fprintf(stderr, "moesaic: %s\n", what);
-  return 1;
 }
 
 // llama.cpp's words for a model of the hub, -hf NAME and --hf-repo NAME, as -m hf:NAME, and its short words
@@ -137,6 +136,7 @@ int run_program(int argc, char** argv) try {
     app.get_subcommands(nullptr)[before]->callback([&run, body] { run = body; });
   }
   add_help(app);
+  refuse_empty_values(app);
   // CLI11 would only say that a subcommand is missing.
   if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1]))
     return wrong_usage(unknown_command(app, argv[1]));
@@ -146,12 +146,13 @@ int run_program(int argc, char** argv) try {
   try {
     app.parse(static_cast<int>(pointers.size()), pointers.data());
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);
-    return wrong_usage(usage_error(app, e));
+    if (e.get_exit_code() != 0) return wrong_usage(usage_error(app, e));
+    app.exit(e);  // prints help or version
+    return std::cout.flush() ? 0 : unwritten();
   }
   return report(run());
 } catch (const std::system_error&) {  // fmt's, when standard output cannot take more
-  return failed("cannot write to standard output");
+  return unwritten();
 } catch (const std::bad_alloc&) {
   return failed("out of memory");
 } catch (const std::exception& e) {

@@ -166,7 +166,7 @@ void add_words(CLI::App& c, RunOptions& o) {
   c.allow_extras();
   c.add_option("MODEL", CLI::callback_t(), "as -m has it, where that is absent")->expected(0, 1);
   c.add_option("PROMPT...", CLI::callback_t(), "the user's message, in words")->expected(0, 1);
-  c.add_option(kWordOption, o.words, "a word behind --")->allow_extra_args(false)->group("");
+  c.add_option(std::string(kWordOption), o.words, "a word behind --")->allow_extra_args(false)->group("");
 }
 
 void add_output_options(CLI::App& c, RunOptions& o) {

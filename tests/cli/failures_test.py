@@ -68,8 +68,16 @@ class Usage(Cli):
             self.refused(2, ["--cpu-prefetch", re.escape(f"'{value}'"), "t0:1024"], "bench", "-m", ABSENT, "--device", "cpu",
                          "--cpu-prefetch", value)
 
-    def test_an_empty_name(self):
+    def test_empty_values(self):
+        """Such as "$KEYS" where no variable KEYS is set: without a word of it the server would take requests without a key."""
         self.refused(2, "--model", "run", "-m", "", "-p", "a")
+        for flag in ("--api-key-file", "--kv-disk", "--kv-host", "--max-body", "--log-file", "--cors-origin", "--name", "--experts",
+                     "--tokenizer", "--port"):
+            self.refused(2, flag, "serve", "-m", ABSENT, flag, "")
+            self.refused(2, flag, "serve", "-m", ABSENT, f"{flag}=")
+        for flag in ("--json-schema", "--lora", "--stop"):
+            self.refused(2, flag, "run", "-m", ABSENT, "-p", "hi", flag, "")
+        self.refused(1, ABSENT, "run", "-m", ABSENT, "-p", "", "--system", "")
 
     def test_sizes(self):
         for flag, value in (("-p", "-1"), ("-p", "99999999999"), ("-n", "x"), ("-d", "-3"), ("-b", "0"), ("-b", "-1"),
@@ -181,7 +189,8 @@ class Files(Cli):
         self.refused(2, "a b c", "a\nb\nc")
 
     def test_targets_that_are_none(self):
-        for target in ("", "-", FOLDER / "x.GGUF", FOLDER / "x.safetensors"):
+        self.refused(2, "target: the value is empty", "convert", MODEL, "")
+        for target in ("-", FOLDER / "x.GGUF", FOLDER / "x.safetensors"):
             self.refused(2, "is no target", "convert", MODEL, target)
 
     def test_a_full_disk_leaves_nothing(self):
@@ -210,7 +219,7 @@ class Output(Cli):
 
     def test_full_disk(self):
         with open("/dev/full", "w") as full:
-            for args in (("tokenize", "-m", MODEL, "-p", "a"), self.LONG, ("run", "-m", MODEL, "-p", "a", "--temp", 0)):
+            for args in (("--help",), ("run", "--help"), ("--version",), ("tokenize", "-m", MODEL, "-p", "a"), self.LONG, ("run", "-m", MODEL, "-p", "a", "--temp", 0)):
                 done = subprocess.run([*MOESAIC, *args[:2], *map(str, args[2:])], stdout=full, stderr=subprocess.PIPE,
                                       text=True, timeout=TIMEOUT)
                 self.assertEqual(done.returncode, 1, args)

@@ -17,6 +17,7 @@
 #include "backend/cuda/ops/layer_ops.h"
 #include "backend/cuda/ops/moe.h"
 #include "backend/cuda/ops/select.h"
+#include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/runtime/launch_log.h"
 #include "backend/cuda/runtime/op_timer.h"
 #include "backend/cuda/step/step_graphs.h"
@@ -221,5 +222,15 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
        .cache_allocated = [this] { return !model_.layers.empty() && model_.layers[0].k.bytes() > 0; },
        .retire_graphs = [this] { return graphs_.retire("taps", stream_); }}};
 };
+
+template <typename Body>
+void CudaBackend::timed(Op op, double bytes, double flops, Body&& body) {
+  profile_[op].calls += 1, profile_[op].bytes += bytes, profile_[op].flops += flops;
+  if (graphs_.replaying() || !fault_status_.ok()) return;
+  const DeviceGuard guard(options_.device);
+  const LaunchLog::Scope scope(launches_, kOpNames[op]);
+  if (timed_) fault_status_ = timer_.mark(op, stream_);
+  if (fault_status_.ok()) fault_status_ = body();
+}
 
 }  // namespace moesaic::cuda

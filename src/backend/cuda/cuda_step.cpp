@@ -98,16 +98,6 @@ Status CudaBackend::begin_graph() {
   return {};
 }
 
-template <typename Body>
-void CudaBackend::timed(Op op, double bytes, double flops, Body&& body) {
-  profile_[op].calls += 1, profile_[op].bytes += bytes, profile_[op].flops += flops;
-  if (graphs_.replaying() || !fault_status_.ok()) return;
-  const DeviceGuard guard(options_.device);
-  const LaunchLog::Scope scope(launches_, kOpNames[op]);
-  if (timed_) fault_status_ = timer_.mark(op, stream_);
-  if (fault_status_.ok()) fault_status_ = body();
-}
-
 void CudaBackend::embed() {
   timed(kEmbed, static_cast<double>(shape_.rows) * model_.embed.row_bytes, 0, [&]() -> Status {
     RETURN_IF_ERROR(rotations(input(at_.positions), shape_.rows, model_.inverse_frequency.as<double>(),

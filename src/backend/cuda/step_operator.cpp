@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/kernels/common/pack_step.h"
 #include "backend/cuda/runtime/device_guard.h"

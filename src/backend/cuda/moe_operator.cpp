@@ -34,21 +34,11 @@ static Status check_sizes(const MoeOperatorOptions& o) {
   return {};
 }
 
-static Status on_device(const void* pointer, int device, const char* name) {
-  if (pointer == nullptr) return invalid("moe: {} is missing", name);
-  cudaPointerAttributes attributes{};
-  RETURN_IF_ERROR(check(cudaPointerGetAttributes(&attributes, pointer), name));
-  if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged)
-    return invalid("moe: {} is not in a GPU's memory", name);
-  if (attributes.device != device)
-    return invalid("moe: {} is on cuda:{}, not on cuda:{}", name, attributes.device, device);
-  return {};
-}
 static Status check_matrix(const MoeOperatorMatrix& m, int device, const char* blocks, const char* scales,
                            const char* bias) {
-  RETURN_IF_ERROR(on_device(m.blocks, device, blocks));
-  RETURN_IF_ERROR(on_device(m.scales, device, scales));
-  return m.bias != nullptr ? on_device(m.bias, device, bias) : Status();
+  RETURN_IF_ERROR(check_on_device("moe", blocks, m.blocks, device));
+  RETURN_IF_ERROR(check_on_device("moe", scales, m.scales, device));
+  return m.bias != nullptr ? check_on_device("moe", bias, m.bias, device) : Status();
 }
 
 // Weight tiles serve what has no slabs or quads.

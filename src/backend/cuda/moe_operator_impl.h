@@ -7,18 +7,13 @@
 #include <string>
 #include <unordered_map>
 
-#include "backend/cuda/kernels/common/moe_rows.h"
 #include "backend/cuda/ops/expert_weights.h"
 #include "backend/cuda/ops/experts.h"
 #include "backend/cuda/ops/workspaces.h"
+#include "backend/cuda/row_type.h"
 #include "backend/moe_operator.h"
 
 namespace moesaic::cuda {
-
-inline RowType row_type(ElementType type) {
-  constexpr RowType kTypes[] = {RowType::kF32, RowType::kF16, RowType::kBF16};
-  return kTypes[static_cast<int>(type)];
-}
 
 // The pieces of a caller's workspace, for so many rows.
 struct Workspace {

@@ -122,6 +122,17 @@ std::string no_code_for(int device) {
                      p.minor, compiled_code(), what_to_do);
 }
 
+Status check_on_device(const char* op, const char* name, const void* pointer, int device) {
+  if (pointer == nullptr) return invalid("{}: {} is missing", op, name);
+  cudaPointerAttributes attributes{};
+  RETURN_IF_ERROR(check(cudaPointerGetAttributes(&attributes, pointer), name));
+  if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged)
+    return invalid("{}: {} is not in a GPU's memory", op, name);
+  if (attributes.device != device)
+    return invalid("{}: {} is on cuda:{}, not on cuda:{}", op, name, attributes.device, device);
+  return {};
+}
+
 bool shares_host_memory() {
   const Result<int> device = current_device();
   int integrated = 0;

@@ -65,6 +65,9 @@ std::string_view compiled_code();
 // Empty where this program has code for the device, else the reason.
 std::string no_code_for(int device);
 
+// An error of the operator `op` where the pointer is not of the device's memory.
+Status check_on_device(const char* op, const char* name, const void* pointer, int device);
+
 // Whether the current device is integrated: its memory is the host's.
 bool shares_host_memory();
 

@@ -17,11 +17,14 @@
 
 namespace moesaic::cuda {
 namespace attention_portable {
-alignas(128) thread_local uint8_t portable_memory[portable_shared_bytes(128, false)];  // the kernel's
+extern thread_local uint8_t portable_memory[];  // kernels/paged_attention.cc has it
 }
 namespace {
 
-const bool given = [] { return on_host::shared_memory = attention_portable::portable_memory, true; }();
+const bool given = [] {
+  on_host::shared_memory = {attention_portable::portable_memory, portable_shared_bytes(128, false)};
+  return true;
+}();
 
 constexpr int kFloats = 1 << 20;
 

@@ -1,0 +1,1 @@
+#include "backend/cuda/kernels/common/layer_rows.cu"

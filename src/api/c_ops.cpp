@@ -1,10 +1,15 @@
-// moesaic_ops.h: the experts alone.
+// moesaic_ops.h: operators on a caller's memory.
 #include "api/c_common.h"
+#include "backend/backend.h"
+#include "backend/layer_operators.h"
 #include "backend/moe_operator.h"
 #include "moesaic/moesaic_ops.h"
 
 struct moesaic_moe {
   std::unique_ptr<moesaic::MoeOperator> moe;
+};
+struct moesaic_dense {
+  std::unique_ptr<moesaic::DenseOperator> dense;
 };
 
 namespace moesaic {
@@ -43,6 +48,38 @@ moesaic_moe_call defaults() {
   return call;
 }
 
+template <>
+moesaic_dense_matrix defaults() {
+  moesaic_dense_matrix matrix{};
+  matrix.size = sizeof(matrix), matrix.type = matrix.bias_type = MOESAIC_BF16;
+  return matrix;
+}
+template <>
+moesaic_project_call defaults() {
+  moesaic_project_call call{};
+  call.size = sizeof(call), call.out_type = MOESAIC_BF16;
+  return call;
+}
+template <>
+moesaic_paged_cache defaults() {
+  moesaic_paged_cache cache{};
+  cache.size = sizeof(cache), cache.head_dim = 64;
+  return cache;
+}
+template <>
+moesaic_qkv_call defaults() {
+  moesaic_qkv_call call{};
+  call.size = sizeof(call), call.norm_type = MOESAIC_BF16, call.eps = QkvCall().eps;
+  call.cos_sin_type = MOESAIC_F32;
+  return call;
+}
+template <>
+moesaic_attention_call defaults() {
+  moesaic_attention_call call{};
+  call.size = sizeof(call);
+  return call;
+}
+
 template <typename T>
 void init(T* given, size_t size) {
   enter([&]() -> Status {
@@ -75,6 +112,82 @@ Result<MoeOperatorMatrix> matrix_of(const moesaic_moe_matrix* given, int64_t row
                            .scale_expert_stride = or_dense(m.scale_expert_stride, rows * scale_row),
                            .scale_row_stride = scale_row,
                            .bias_expert_stride = or_dense(m.bias_expert_stride, rows)};
+}
+
+Result<DenseMatrix> matrix_of(const moesaic_dense_matrix& m) {
+  ASSIGN_OR_RETURN(const ElementType type, type_of(m.type, "type"));
+  ASSIGN_OR_RETURN(const ElementType bias_type, type_of(m.bias_type, "bias_type"));
+  return DenseMatrix{.weight = m.weight,
+                     .type = type,
+                     .rows = m.rows,
+                     .cols = m.columns,
+                     .row_stride = m.row_stride != 0 ? m.row_stride : m.columns,
+                     .bias = m.bias,
+                     .bias_type = bias_type};
+}
+
+Result<PagedCache> cache_of(const moesaic_paged_cache* given) {
+  RETURN_IF_ERROR(not_null(given, "cache"));
+  auto c = defaults<moesaic_paged_cache>();
+  RETURN_IF_ERROR(read(given, c));
+  RETURN_IF_ERROR(c_api::check_flag(c.fp8, "fp8"));
+  return PagedCache{.k = c.k,
+                    .v = c.v,
+                    .fp8 = c.fp8 != 0,
+                    .pages = c.pages,
+                    .page_tokens = c.page_tokens,
+                    .kv_heads = c.kv_heads,
+                    .head_dim = c.head_dim,
+                    .page_stride = c.page_stride,
+                    .token_stride = c.token_stride,
+                    .head_stride = c.head_stride};
+}
+
+Result<PagedAttentionCall> call_of(const moesaic_attention_call* given, void* stream) {
+  RETURN_IF_ERROR(not_null(given, "call"));
+  auto c = defaults<moesaic_attention_call>();
+  RETURN_IF_ERROR(read(given, c));
+  ASSIGN_OR_RETURN(const PagedCache cache, cache_of(c.cache));
+  return PagedAttentionCall{.device = c.device,
+                            .rows = c.rows,
+                            .sequences = c.sequences,
+                            .heads = c.heads,
+                            .cache = cache,
+                            .q = c.q,
+                            .out = c.out,
+                            .sinks = c.sinks,
+                            .window = c.window,
+                            .starts = c.starts,
+                            .lengths = c.lengths,
+                            .tables = c.tables,
+                            .table_stride = c.table_stride,
+                            .table_pages = c.table_pages,
+                            .scratch = {c.workspace, c.workspace_bytes},
+                            .stream = stream};
+}
+
+Result<QkvCall> call_of(const moesaic_qkv_call* given, void* stream) {
+  RETURN_IF_ERROR(not_null(given, "call"));
+  auto c = defaults<moesaic_qkv_call>();
+  RETURN_IF_ERROR(read(given, c));
+  ASSIGN_OR_RETURN(const PagedCache cache, cache_of(c.cache));
+  ASSIGN_OR_RETURN(const ElementType norm_type, type_of(c.norm_type, "norm_type"));
+  ASSIGN_OR_RETURN(const ElementType cos_sin_type, type_of(c.cos_sin_type, "cos_sin_type"));
+  return QkvCall{.tokens = c.tokens,
+                 .x = c.x,
+                 .norm = c.norm,
+                 .norm_type = norm_type,
+                 .eps = c.eps,
+                 .heads = c.heads,
+                 .cache = cache,
+                 .positions = c.positions,
+                 .cos_sin = c.cos_sin,
+                 .cos_sin_type = cos_sin_type,
+                 .table_positions = c.table_positions,
+                 .slots = c.slots,
+                 .q = c.q,
+                 .scratch = {c.workspace, c.workspace_bytes},
+                 .stream = stream};
 }
 
 }  // namespace
@@ -170,6 +283,105 @@ moesaic_status moesaic_moe_run(const moesaic_moe* moe, const moesaic_moe_call* c
                           .workspace = c.workspace,
                           .workspace_bytes = c.workspace_bytes,
                           .stream = stream});
+  });
+}
+
+void moesaic_dense_matrix_init(moesaic_dense_matrix* matrix, size_t size) { moesaic::init(matrix, size); }
+void moesaic_project_call_init(moesaic_project_call* call, size_t size) { moesaic::init(call, size); }
+void moesaic_paged_cache_init(moesaic_paged_cache* cache, size_t size) { moesaic::init(cache, size); }
+void moesaic_qkv_call_init(moesaic_qkv_call* call, size_t size) { moesaic::init(call, size); }
+void moesaic_attention_call_init(moesaic_attention_call* call, size_t size) { moesaic::init(call, size); }
+
+moesaic_status moesaic_dense_prepare(const moesaic_dense_matrix* matrix, void* stream,
+                                     moesaic_dense** dense) {
+  return c_api::enter([&]() -> Status {
+    RETURN_IF_ERROR(c_api::not_null(matrix, "matrix"));
+    RETURN_IF_ERROR(c_api::not_null(dense, "dense"));
+    auto m = moesaic::defaults<moesaic_dense_matrix>();
+    RETURN_IF_ERROR(c_api::read(matrix, m));
+    ASSIGN_OR_RETURN(const moesaic::DenseMatrix given, moesaic::matrix_of(m));
+    moesaic::DenseOptions options{.device = m.device};
+    if (m.format != nullptr) {
+      ASSIGN_OR_RETURN(options.format, moesaic::dense_format(m.format));
+    }
+    ASSIGN_OR_RETURN(auto made, moesaic::prepare_dense(options, given, stream));
+    *dense = new moesaic_dense{std::move(made)};
+    return {};
+  });
+}
+
+void moesaic_dense_close(moesaic_dense* dense) { delete dense; }
+
+size_t moesaic_dense_workspace_bytes(const moesaic_dense* dense, int64_t tokens) {
+  size_t bytes = 0;
+  c_api::enter([&]() -> Status {
+    RETURN_IF_ERROR(c_api::not_null(dense, "dense"));
+    bytes = dense->dense->workspace_bytes(tokens);
+    return {};
+  });
+  return bytes;
+}
+
+size_t moesaic_dense_weight_bytes(const moesaic_dense* dense) {
+  size_t bytes = 0;
+  c_api::enter([&]() -> Status {
+    RETURN_IF_ERROR(c_api::not_null(dense, "dense"));
+    bytes = dense->dense->bytes();
+    return {};
+  });
+  return bytes;
+}
+
+char* moesaic_dense_plan(const moesaic_dense* dense, int64_t tokens) {
+  char* text = nullptr;
+  size_t length = 0;
+  c_api::enter([&]() -> Status {
+    RETURN_IF_ERROR(c_api::not_null(dense, "dense"));
+    const std::string plan = dense->dense->plan(tokens);
+    return c_api::hand_out(plan.data(), plan.size(), &text, &length);
+  });
+  return text;
+}
+
+moesaic_status moesaic_project(const moesaic_dense* dense, const moesaic_project_call* call, void* stream) {
+  return c_api::enter([&]() -> Status {
+    RETURN_IF_ERROR(c_api::not_null(dense, "dense"));
+    RETURN_IF_ERROR(c_api::not_null(call, "call"));
+    auto c = moesaic::defaults<moesaic_project_call>();
+    RETURN_IF_ERROR(c_api::read(call, c));
+    ASSIGN_OR_RETURN(const ElementType type, moesaic::type_of(c.out_type, "out_type"));
+    return dense->dense->run(moesaic::DenseCall{.tokens = c.tokens,
+                                                .x = c.x,
+                                                .out = c.out,
+                                                .out_type = type,
+                                                .residual = c.residual,
+                                                .scratch = {c.workspace, c.workspace_bytes},
+                                                .stream = stream});
+  });
+}
+
+moesaic_status moesaic_norm_qkv_rope(const moesaic_dense* dense, const moesaic_qkv_call* call, void* stream) {
+  return c_api::enter([&]() -> Status {
+    RETURN_IF_ERROR(c_api::not_null(dense, "dense"));
+    ASSIGN_OR_RETURN(const moesaic::QkvCall given, moesaic::call_of(call, stream));
+    return dense->dense->run(given);
+  });
+}
+
+size_t moesaic_attention_workspace_bytes(const moesaic_attention_call* call) {
+  size_t bytes = 0;
+  c_api::enter([&]() -> Status {
+    ASSIGN_OR_RETURN(const moesaic::PagedAttentionCall given, moesaic::call_of(call, nullptr));
+    ASSIGN_OR_RETURN(bytes, moesaic::attention_workspace_bytes(given));
+    return {};
+  });
+  return bytes;
+}
+
+moesaic_status moesaic_paged_attention(const moesaic_attention_call* call, void* stream) {
+  return c_api::enter([&]() -> Status {
+    ASSIGN_OR_RETURN(const moesaic::PagedAttentionCall given, moesaic::call_of(call, stream));
+    return moesaic::paged_attention(given);
   });
 }
 

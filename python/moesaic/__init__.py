@@ -1,7 +1,7 @@
 """moesaic: OpenAI's gpt-oss models on CPUs and NVIDIA GPUs. docs/user/python.md has examples.
 
-LLM and AsyncLLM are the engine in this process; `python -m moesaic serve` is the server; ops has the mixture of experts alone,
-for CUDA tensors. Importing this loads neither torch nor numpy; LLM.logits() imports numpy, ops torch if it is given its tensors.
+LLM and AsyncLLM are the engine in this process; `python -m moesaic serve` is the server; ops has a layer's operators,
+for your own tensors. Importing this loads neither torch nor numpy; LLM.logits() imports numpy, ops torch if it is given its tensors.
 """
 
 from typing import Any

@@ -1,8 +1,14 @@
-"""gpt-oss's mixture of experts on your own CUDA tensors: the kernels that moesaic's engine uses, as an operator.
+"""gpt-oss's layers on your own CUDA tensors: the kernels that moesaic's engine uses, as operators.
 
     prepared = moesaic.ops.prepare_mxfp4_moe(w13_blocks, w13_scales, w13_bias, w2_blocks, w2_scales, w2_bias)
     y = moesaic.ops.mxfp4_moe(x, topk_ids, topk_weights, prepared)
     y = moesaic.ops.mxfp4_moe_from_logits(x, router_logits, prepared)
+
+    qkv, o, head = (moesaic.ops.prepare_dense(weight, bias, format="mxfp8") for weight, bias in ..)
+    q = moesaic.ops.norm_qkv_rope(x, norm, qkv, positions, cos_sin, slots, k_cache, v_cache, heads=64)
+    a = moesaic.ops.paged_attention(q, k_cache, v_cache, page_table, lengths, starts, sinks=sinks, window=128)
+    x = moesaic.ops.project(a.flatten(1), o, residual=x)
+    logits = moesaic.ops.lm_head(x, head)
 
 Tensors are torch's, or any library's that has DLPack; importing this imports neither torch nor another one. With torch
 the work goes to the current stream, and the operators are torch.ops.moesaic.mxfp4_moe and its kin: torch.compile and CUDA
@@ -12,74 +18,24 @@ graphs know them. Errors are moesaic's exceptions with one line.
 from __future__ import annotations
 
 import itertools
-import sys
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
-from ._engine import DlpackTensor, MoeOperator
+from ._engine import MoeOperator
 from ._engine import prepare_moe as _prepare_moe
+from ._layer_ops import Dense, lm_head, norm_qkv_rope, paged_attention, prepare_dense, project
+from ._views import View as _View
+from ._views import current_stream as _current_stream
+from ._views import expect as _expect
+from ._views import is_contiguous as _is_contiguous
+from ._views import is_torch as _is_torch
+from ._views import view_of as _view
 from .errors import InvalidRequest
 
-__all__ = ["Prepared", "mxfp4_moe", "mxfp4_moe_from_logits", "prepare_mxfp4_moe"]
+__all__ = ["Dense", "Prepared", "lm_head", "mxfp4_moe", "mxfp4_moe_from_logits", "norm_qkv_rope", "paged_attention", "prepare_dense",
+           "prepare_mxfp4_moe", "project"]
 
 _BLOCK = 32  # columns that share a scale
-_LEGACY_STREAM = 1  # CUDA's default stream, as DLPack names it
-
-
-class _View(NamedTuple):
-    """What the kernels need to know of a tensor; strides in elements."""
-
-    address: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
-    device: int
-    owner: Any  # keeps the memory
-
-
-def _is_torch(tensor: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(tensor, torch.Tensor)
-
-
-def _view(tensor: Any, name: str, stream: int | None) -> _View:
-    if _is_torch(tensor):
-        if tensor.device.type != "cuda":
-            raise InvalidRequest(f"{name} is on {tensor.device}; it must be on a CUDA device")
-        return _View(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype).removeprefix("torch."),
-                     tensor.device.index, tensor)
-    if not hasattr(tensor, "__dlpack__"):
-        raise InvalidRequest(f"{name} is a {type(tensor).__name__}; give a tensor with DLPack, such as torch's")
-    if int(tensor.__dlpack_device__()[0]) != 2:  # kDLCUDA
-        raise InvalidRequest(f"{name} is not on a CUDA device")
-    taken = DlpackTensor(tensor.__dlpack__(stream=_LEGACY_STREAM if stream is None else stream))
-    return _View(taken.address, taken.shape, taken.strides, taken.dtype, taken.device, taken)
-
-
-def _is_contiguous(view: _View, first: int = 0) -> bool:
-    """Of the dimensions from `first` on."""
-    expected = 1
-    for size, stride in zip(reversed(view.shape[first:]), reversed(view.strides[first:])):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def _expect(view: _View, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...], device: int | None) -> None:
-    if view.shape != shape:
-        raise InvalidRequest(f"{name} is {list(view.shape)}, not {list(shape)}")
-    if view.dtype not in dtypes:
-        raise InvalidRequest(f"{name} is {view.dtype}, not {' or '.join(dtypes)}")
-    if device is not None and view.device != device:
-        raise InvalidRequest(f"{name} is on cuda:{view.device}, not on cuda:{device}")
-
-
-def _current_stream(tensor: Any, stream: int | None) -> int:
-    """A cudaStream_t. Of torch's tensors the current one; else CUDA's default stream."""
-    if stream is not None:
-        return int(stream)
-    return sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream if _is_torch(tensor) else 0
 
 
 # --- Preparing ---

@@ -22,16 +22,6 @@
 namespace moesaic::python {
 namespace {
 
-// Addresses are the device's, as numbers: moesaic/ops.py has looked at the tensors.
-void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
-
-ElementType type_of(const std::string& name) {
-  if (name == "float32") return ElementType::kF32;
-  if (name == "float16") return ElementType::kF16;
-  if (name == "bfloat16") return ElementType::kBF16;
-  throw Failure(StatusCode::kInvalidArgument, "moe: type " + name + " is not float32, float16 or bfloat16");
-}
-
 // blocks, scales, bias, its type; strides of experts and rows of blocks, of scales, and of the bias's
 // experts.
 using MatrixArgs = std::tuple<uintptr_t, uintptr_t, uintptr_t, std::string, std::vector<int64_t>>;
@@ -178,6 +168,13 @@ nb::tuple tuple_of(const Tensor& t, Of&& of) {
 
 }  // namespace
 
+ElementType type_of(const std::string& name) {
+  if (name == "float32") return ElementType::kF32;
+  if (name == "float16") return ElementType::kF16;
+  if (name == "bfloat16") return ElementType::kBF16;
+  throw Failure(StatusCode::kInvalidArgument, "type " + name + " is not float32, float16 or bfloat16");
+}
+
 void add_ops(nb::module_& m) {
   nb::class_<Tensor>(m, "DlpackTensor", "A tensor that was taken by DLPack, kept while this lives.")
       .def(
@@ -229,6 +226,7 @@ void add_ops(nb::module_& m) {
         nb::arg("first_expert"), nb::arg("routed_experts"), nb::arg("top_k"), nb::arg("hidden"),
         nb::arg("intermediate"), nb::arg("alpha"), nb::arg("limit"), nb::arg("offset"),
         nb::arg("interleaved"), nb::arg("stream"));
+  add_layer_ops(m);
 }
 
 }  // namespace moesaic::python

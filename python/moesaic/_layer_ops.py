@@ -1,0 +1,273 @@
+"""The operators of a layer beside its experts: moesaic.ops has their documentation's beginning, and ops.py what they share.
+
+Tensors of the CPU are taken, too: there all is computed in double precision, to compare with.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+from ._engine import DenseOperator, paged_attention_workspace
+from ._engine import paged_attention as _paged_attention
+from ._engine import prepare_dense as _prepare_dense
+from ._views import View, current_stream, expect, is_contiguous, is_torch, view_of
+from .errors import InvalidRequest
+
+_FP8 = ("float8_e4m3fn", "uint8")  # uint8: E4M3's bytes
+_LAYOUTS = {"NHD": (1, 2), "HND": (2, 1)}  # where a cache's tokens of a page and its KV heads stand
+_FORMATS = ("keep", "bf16", "mxfp8", "mxfp4")
+
+_handles = itertools.count(1)
+_alive: weakref.WeakValueDictionary[int, Dense] = weakref.WeakValueDictionary()
+
+
+def _needs_out(x: Any, out: Any) -> None:
+    if out is None:
+        raise InvalidRequest(f"out is None, and x is a {type(x).__name__}; give a tensor to write to")
+
+
+def _contiguous(views: dict[str, View]) -> None:
+    for name, view in views.items():
+        if not is_contiguous(view):
+            raise InvalidRequest(f"{name} is not contiguous; call .contiguous()")
+
+
+# --- Dense ---
+
+
+class Dense:
+    """A matrix in the order that the kernels read, and its bias: prepare_dense() makes it. The memory is free again when
+    nobody has it any more; CUDA graphs that use it do not count, so keep it as long as they are replayed."""
+
+    def __init__(self, dense: DenseOperator, device: int, format: str) -> None:
+        self._dense, self.device, self.format = dense, device, format
+        self.rows, self.columns = dense.rows, dense.columns
+        self.handle = next(_handles)  # an int that torch's operators take
+        _alive[self.handle] = self
+
+    @property
+    def nbytes(self) -> int:
+        """Of the weights."""
+        return self._dense.bytes
+
+    def plan(self, tokens: int) -> str:
+        """The kernel for so many tokens: "MXFP8, dense_decode 8"."""
+        return self._dense.plan(tokens)
+
+    def __repr__(self) -> str:
+        where = "cpu" if self.device < 0 else f"cuda:{self.device}"
+        return f"Dense({self.rows} x {self.columns}, {self.format}, {where})"
+
+
+def of_handle(handle: int) -> Dense:
+    dense = _alive.get(handle)
+    if dense is None:
+        raise InvalidRequest(f"matrix {handle} is gone: keep what prepare_dense() returned")
+    return dense
+
+
+def prepare_dense(weight: Any, bias: Any = None, *, format: str = "keep", stream: int | None = None) -> Dense:
+    """Repacks a matrix for the kernels. The given tensors may be freed then.
+
+    weight: [rows, columns] bfloat16, float16 or float32 (which becomes bfloat16); rows may have a stride. columns is a
+    multiple of 32. bias: [rows] of such a type, or None. format: "keep", "bf16", "mxfp8" or "mxfp4", to which the weight is
+    rounded. Waits for the stream, so it cannot be captured in a CUDA graph.
+
+    Raises InvalidRequest (shapes, dtypes, devices, a value that is not finite), Unsupported and OutOfMemory.
+    """
+    if format not in _FORMATS:
+        raise InvalidRequest(f"format {format!r}: use {', '.join(_FORMATS)}")
+    types = ("bfloat16", "float16", "float32")
+    w = view_of(weight, "weight", stream, host=True)
+    if len(w.shape) != 2 or (w.shape[1] > 1 and w.strides[1] != 1):
+        raise InvalidRequest(f"weight is {list(w.shape)} with strides {list(w.strides)}; give [rows, columns], each row contiguous")
+    expect(w, "weight", w.shape, types, None)
+    address, dtype, owner = 0, "bfloat16", None
+    if bias is not None:
+        b = view_of(bias, "bias", stream, host=True)
+        expect(b, "bias", (w.shape[0],), types, w.device)
+        _contiguous({"bias": b})
+        address, dtype, owner = b.address, b.dtype, b.owner
+    stride = w.strides[0] if w.shape[0] > 1 else w.shape[1]
+    made = _prepare_dense(w.address, w.dtype, w.shape[0], w.shape[1], stride, address, dtype, format=format, device=w.device,
+                          stream=current_stream(weight, stream))
+    del owner  # until here
+    return Dense(made, w.device, format)
+
+
+def run_dense(prepared: Dense, x: Any, out: Any, residual: Any = None, workspace: tuple[int, int] = (0, 0),
+              stream: int | None = None) -> None:
+    """What project() and lm_head() and torch's operators share. workspace: address and bytes; none: the library's own."""
+    views = {"x": view_of(x, "x", stream, host=True), "out": view_of(out, "out", stream, host=True)}
+    vx, vout = views["x"], views["out"]
+    if len(vx.shape) != 2 or vx.shape[1] != prepared.columns:
+        raise InvalidRequest(f"x is {list(vx.shape)}, not [tokens, {prepared.columns}]")
+    tokens = vx.shape[0]
+    expect(vx, "x", vx.shape, ("bfloat16",), prepared.device)
+    expect(vout, "out", (tokens, prepared.rows), ("bfloat16", "float32"), prepared.device)
+    if residual is not None:
+        views["residual"] = view_of(residual, "residual", stream, host=True)
+        expect(views["residual"], "residual", vout.shape, (vout.dtype,), prepared.device)
+    _contiguous(views)
+    prepared._dense.run(tokens, vx.address, vout.address, vout.dtype, views["residual"].address if residual is not None else 0,
+                        *workspace, current_stream(x, stream))
+
+
+def project(x: Any, prepared: Dense, residual: Any = None, out: Any = None, *, stream: int | None = None) -> Any:
+    """out = x W^T + bias + residual; returns out.
+
+    x: [tokens, columns] bfloat16, any number of tokens. residual: [tokens, rows] bfloat16 or float32, or None; may be out
+    itself. out: of the residual's type, not x; None: a new tensor (torch), bfloat16 without a residual. All contiguous.
+    stream: as mxfp4_moe().
+    """
+    if is_torch(x) and stream is None:
+        from . import _torch_layer_ops
+
+        return _torch_layer_ops.project(x, prepared, residual, out)
+    _needs_out(x, out)
+    run_dense(prepared, x, out, residual, stream=stream)
+    return out
+
+
+def lm_head(x: Any, prepared: Dense, out: Any = None, *, stream: int | None = None) -> Any:
+    """Logits, x W^T + bias: [tokens, rows] float32. x: [tokens, columns] bfloat16, the rows after the final norm."""
+    if is_torch(x) and stream is None:
+        from . import _torch_layer_ops
+
+        return _torch_layer_ops.lm_head(x, prepared, out)
+    _needs_out(x, out)
+    expect(view_of(out, "out", stream, host=True), "out", (x.shape[0], prepared.rows), ("float32",), None)
+    run_dense(prepared, x, out, stream=stream)
+    return out
+
+
+# --- The paged cache ---
+
+
+def _cache(k_cache: Any, v_cache: Any, layout: str, device: int, stream: int | None) -> tuple[Any, ...]:
+    """The cache as the extension takes it, and what keeps it."""
+    if layout not in _LAYOUTS:
+        raise InvalidRequest(f"layout {layout!r}: use NHD or HND")
+    k, v = view_of(k_cache, "k_cache", stream, host=True), view_of(v_cache, "v_cache", stream, host=True)
+    if len(k.shape) != 4:
+        order = "page_tokens, kv_heads" if layout == "NHD" else "kv_heads, page_tokens"
+        raise InvalidRequest(f"k_cache is {list(k.shape)}, not [pages, {order}, head_dim]")
+    expect(k, "k_cache", k.shape, ("bfloat16", *_FP8), device)
+    expect(v, "v_cache", k.shape, (k.dtype,), device)
+    if k.strides != v.strides or k.strides[3] != 1:
+        raise InvalidRequest(f"k_cache and v_cache have strides {list(k.strides)} and {list(v.strides)}; give the same, the last one 1")
+    token, head = _LAYOUTS[layout]
+    return (k.address, v.address, k.dtype in _FP8, k.shape[0], k.shape[token], k.shape[head], k.shape[3], k.strides[0],
+            k.strides[token], k.strides[head]), (k.owner, v.owner)
+
+
+def run_norm_qkv_rope(prepared: Dense, x: Any, norm: Any, positions: Any, cos_sin: Any, slots: Any, k_cache: Any, v_cache: Any,
+                      out: Any, eps: float, layout: str, workspace: tuple[int, int] = (0, 0), stream: int | None = None) -> None:
+    given = {"x": x, "norm": norm, "positions": positions, "cos_sin": cos_sin, "slots": slots, "out": out}
+    views = {name: view_of(tensor, name, stream, host=True) for name, tensor in given.items()}
+    vx, device = views["x"], prepared.device
+    if len(vx.shape) != 2 or vx.shape[1] != prepared.columns:
+        raise InvalidRequest(f"x is {list(vx.shape)}, not [tokens, {prepared.columns}]")
+    tokens = vx.shape[0]
+    cache, owners = _cache(k_cache, v_cache, layout, device, stream)
+    head_dim, out_shape = cache[6], views["out"].shape
+    if len(out_shape) != 3 or out_shape[0] != tokens or out_shape[2] != head_dim:
+        raise InvalidRequest(f"out is {list(out_shape)}, not [{tokens}, heads, {head_dim}]")
+    expect(vx, "x", vx.shape, ("bfloat16",), device)
+    expect(views["norm"], "norm", (prepared.columns,), ("bfloat16", "float16", "float32"), device)
+    expect(views["positions"], "positions", (tokens,), ("int64",), device)
+    expect(views["slots"], "slots", (tokens,), ("int64",), device)
+    shape = views["cos_sin"].shape
+    expect(views["cos_sin"], "cos_sin", (shape[0] if shape else 0, head_dim), ("float32", "bfloat16", "float16"), device)
+    expect(views["out"], "out", out_shape, ("bfloat16",), device)
+    _contiguous(views)
+    prepared._dense.norm_qkv_rope(tokens, vx.address, views["norm"].address, views["norm"].dtype, eps, out_shape[1], cache,
+                                  views["positions"].address, views["cos_sin"].address, views["cos_sin"].dtype, shape[0],
+                                  views["slots"].address, views["out"].address, *workspace, current_stream(x, stream))
+    del owners  # until here
+
+
+def norm_qkv_rope(x: Any, norm: Any, prepared: Dense, positions: Any, cos_sin: Any, slots: Any, k_cache: Any, v_cache: Any, *,
+                  heads: int, eps: float = 1e-5, layout: str = "NHD", out: Any = None, stream: int | None = None) -> Any:
+    """q, k, v = rms_norm(x) W^T + bias, RoPE on q and k; k and v are written to the cache. Returns q, [tokens, heads, head_dim].
+
+    x: [tokens, hidden] bfloat16. norm: [hidden] bfloat16, float16 or float32. prepared: of a matrix whose rows are Q's heads,
+    then K's, then V's. positions: [tokens] int64. cos_sin: [positions, head_dim], the cosines of head_dim / 2 angles, then
+    their sines: vLLM's cos_sin_cache; float32, bfloat16 or float16. slots: [tokens] int64, page * page_tokens + place in the
+    page; -1: k and v are written nowhere. k_cache, v_cache: as paged_attention(). out: bfloat16; None: a new tensor (torch).
+
+    A token's q is NaN where its position is not in cos_sin or its slot beyond the cache; the cache stays as it is then.
+    """
+    if is_torch(x) and stream is None:
+        from . import _torch_layer_ops
+
+        return _torch_layer_ops.norm_qkv_rope(x, norm, prepared, positions, cos_sin, slots, k_cache, v_cache, heads, eps, layout, out)
+    _needs_out(x, out)
+    run_norm_qkv_rope(prepared, x, norm, positions, cos_sin, slots, k_cache, v_cache, out, eps, layout, stream=stream)
+    return out
+
+
+# --- Attention ---
+
+
+def run_paged_attention(q: Any, k_cache: Any, v_cache: Any, page_table: Any, lengths: Any, starts: Any, out: Any, sinks: Any,
+                        window: int, layout: str, allocate: Any = None, stream: int | None = None) -> None:
+    """allocate(bytes): a workspace's address and what keeps it; None: the library's own."""
+    given = {"q": q, "lengths": lengths, "starts": starts, "out": out}
+    views = {name: view_of(tensor, name, stream, host=True) for name, tensor in given.items()}
+    vq = views["q"]
+    if len(vq.shape) != 3:
+        raise InvalidRequest(f"q is {list(vq.shape)}, not [rows, heads, head_dim]")
+    (rows, heads, head_dim), device = vq.shape, vq.device
+    cache, owners = _cache(k_cache, v_cache, layout, device, stream)
+    if cache[6] != head_dim:
+        raise InvalidRequest(f"q has a head_dim of {head_dim}, k_cache of {cache[6]}")
+    expect(vq, "q", vq.shape, ("bfloat16",), device)
+    expect(views["out"], "out", vq.shape, ("bfloat16",), device)
+    sequences = views["lengths"].shape[0] if views["lengths"].shape else 0
+    expect(views["lengths"], "lengths", (sequences,), ("int32",), device)
+    expect(views["starts"], "starts", (sequences + 1,), ("int32",), device)
+    if sinks is not None:
+        views["sinks"] = view_of(sinks, "sinks", stream, host=True)
+        expect(views["sinks"], "sinks", (heads,), ("float32",), device)
+    _contiguous(views)
+    table = view_of(page_table, "page_table", stream, host=True)
+    if len(table.shape) != 2 or table.shape[0] != sequences or (table.shape[1] > 1 and table.strides[1] != 1):
+        raise InvalidRequest(f"page_table is {list(table.shape)} with strides {list(table.strides)}; give [{sequences}, pages], "
+                             "each row contiguous")
+    expect(table, "page_table", table.shape, ("int32",), device)
+    pages = table.shape[1]
+    stride = table.strides[0] if sequences > 1 else pages
+    shape = (device, rows, sequences, heads, cache, window, stride, pages)
+    memory, size, owner = 0, 0, None
+    if allocate is not None:
+        size = paged_attention_workspace(*shape)
+        memory, owner = allocate(size)
+    _paged_attention(*shape, vq.address, views["out"].address, views["sinks"].address if sinks is not None else 0,
+                     views["starts"].address, views["lengths"].address, table.address, memory, size, current_stream(q, stream))
+    del owner, owners  # until here
+
+
+def paged_attention(q: Any, k_cache: Any, v_cache: Any, page_table: Any, lengths: Any, starts: Any, *, sinks: Any = None,
+                    window: int = 0, layout: str = "NHD", out: Any = None, stream: int | None = None) -> Any:
+    """Causal attention over a paged KV cache, with a sink for each head and a sliding window; returns out, like q.
+
+    q: [rows, heads, head_dim] bfloat16; a sequence's rows are the last of its tokens. starts: [sequences + 1] int32, the
+    first row of each, and the end. lengths: [sequences] int32, tokens in the cache, the rows' own included. page_table:
+    [sequences, pages] int32; its rows may have a stride. k_cache, v_cache: NHD [pages, page_tokens, kv_heads, head_dim] or HND
+    [pages, kv_heads, page_tokens, head_dim], bfloat16 or float8_e4m3fn (or uint8, its bytes) without scales, of the same
+    strides, the last of which is 1. page_tokens: 16, 32 or 64; head_dim: 32, 64 or 128; up to 16 heads share a KV head. sinks:
+    [heads] float32 logits, or None. window: tokens that a row attends to, itself included; 0: all.
+
+    The scale is 1 / sqrt(head_dim). A row is NaN where a page that it attends to is not one of the cache's, or its sequence
+    has fewer tokens than rows or more than its page table has room for. Rows of no sequence stay as they are.
+    """
+    if is_torch(q) and stream is None:
+        from . import _torch_layer_ops
+
+        return _torch_layer_ops.paged_attention(q, k_cache, v_cache, page_table, lengths, starts, sinks, window, layout, out)
+    _needs_out(q, out)
+    run_paged_attention(q, k_cache, v_cache, page_table, lengths, starts, out, sinks, window, layout, stream=stream)
+    return out

@@ -1,0 +1,183 @@
+"""The operators of _layer_ops.py as torch operators: torch.ops.moesaic.paged_attention, norm_qkv_rope, project and lm_head, each
+with an _out variant, and project_add, whose residual is its result.
+
+`prepared` is Dense.handle. Each has a fake kernel, so that torch.compile traces it, and takes its scratch memory from torch's
+allocator on the current stream, so that CUDA graphs capture it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import _layer_ops as ops
+from ._layer_ops import Dense
+from .errors import InvalidRequest
+
+_library = torch.library.Library("moesaic", "FRAGMENT")
+_ATTENTION = ("Tensor q, Tensor k_cache, Tensor v_cache, Tensor page_table, Tensor lengths, Tensor starts, Tensor? sinks, int window, "
+              "str layout")
+_QKV = ("Tensor x, Tensor norm, int prepared, Tensor positions, Tensor cos_sin, Tensor slots, Tensor(a!) k_cache, Tensor(b!) v_cache, "
+        "int heads, float eps, str layout")
+_SCHEMAS = {
+    "paged_attention": f"({_ATTENTION}) -> Tensor",
+    "paged_attention_out": f"({_ATTENTION}, Tensor(a!) out) -> ()",
+    "norm_qkv_rope": f"({_QKV}) -> Tensor",
+    "norm_qkv_rope_out": f"({_QKV}, Tensor(c!) out) -> ()",
+    "project": "(Tensor x, int prepared, Tensor? residual) -> Tensor",
+    "project_out": "(Tensor x, int prepared, Tensor? residual, Tensor(a!) out) -> ()",
+    "project_add": "(Tensor x, int prepared, Tensor(a!) residual) -> ()",
+    "lm_head": "(Tensor x, int prepared) -> Tensor",
+    "lm_head_out": "(Tensor x, int prepared, Tensor(a!) out) -> ()",
+}
+
+
+def _workspace(device: torch.device, size: int) -> tuple[int, torch.Tensor]:
+    memory = torch.empty(size, dtype=torch.uint8, device=device)
+    return memory.data_ptr(), memory
+
+
+def _of_tokens(x: torch.Tensor, prepared: int) -> tuple[Dense, tuple[int, int], torch.Tensor]:
+    """The matrix, a workspace, and what keeps that."""
+    dense = ops.of_handle(prepared)
+    size = dense._dense.workspace_bytes(x.shape[0]) if x.dim() == 2 else 0
+    address, memory = _workspace(x.device, size)
+    return dense, (address, size), memory
+
+
+def _paged_attention_out(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, page_table: torch.Tensor,
+                         lengths: torch.Tensor, starts: torch.Tensor, sinks: torch.Tensor | None, window: int, layout: str,
+                         out: torch.Tensor) -> None:
+    ops.run_paged_attention(q, k_cache, v_cache, page_table, lengths, starts, out, sinks, window, layout,
+                            lambda size: _workspace(q.device, size))
+
+
+def _paged_attention(q: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    out = torch.empty_like(q)
+    _paged_attention_out(q, *arguments, out)
+    return out
+
+
+def _norm_qkv_rope_out(x: torch.Tensor, norm: torch.Tensor, prepared: int, positions: torch.Tensor, cos_sin: torch.Tensor,
+                       slots: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, heads: int, eps: float, layout: str,
+                       out: torch.Tensor) -> None:
+    dense, workspace, memory = _of_tokens(x, prepared)
+    if out.dim() == 3 and out.shape[1] != heads:
+        raise InvalidRequest(f"out has {out.shape[1]} heads, not {heads}")
+    ops.run_norm_qkv_rope(dense, x, norm, positions, cos_sin, slots, k_cache, v_cache, out, eps, layout, workspace)
+    del memory  # until here
+
+
+def _norm_qkv_rope(x: torch.Tensor, norm: torch.Tensor, prepared: int, positions: torch.Tensor, cos_sin: torch.Tensor,
+                   slots: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, heads: int, eps: float,
+                   layout: str) -> torch.Tensor:
+    out = x.new_empty(x.shape[0], heads, k_cache.shape[-1])
+    _norm_qkv_rope_out(x, norm, prepared, positions, cos_sin, slots, k_cache, v_cache, heads, eps, layout, out)
+    return out
+
+
+def _project_out(x: torch.Tensor, prepared: int, residual: torch.Tensor | None, out: torch.Tensor) -> None:
+    dense, workspace, memory = _of_tokens(x, prepared)
+    ops.run_dense(dense, x, out, residual, workspace)
+    del memory  # until here
+
+
+def _project(x: torch.Tensor, prepared: int, residual: torch.Tensor | None) -> torch.Tensor:
+    out = _projected(x, prepared, residual)
+    _project_out(x, prepared, residual, out)
+    return out
+
+
+def _project_add(x: torch.Tensor, prepared: int, residual: torch.Tensor) -> None:
+    _project_out(x, prepared, residual, residual)
+
+
+def _lm_head_out(x: torch.Tensor, prepared: int, out: torch.Tensor) -> None:
+    if out.dtype != torch.float32:
+        raise InvalidRequest(f"out is {str(out.dtype).removeprefix('torch.')}, not float32")
+    _project_out(x, prepared, None, out)
+
+
+def _lm_head(x: torch.Tensor, prepared: int) -> torch.Tensor:
+    out = _logits(x, prepared)
+    _lm_head_out(x, prepared, out)
+    return out
+
+
+# --- What the results look like ---
+
+
+def _projected(x: torch.Tensor, prepared: int, residual: torch.Tensor | None) -> torch.Tensor:
+    return x.new_empty(x.shape[0], ops.of_handle(prepared).rows, dtype=torch.bfloat16 if residual is None else residual.dtype)
+
+
+def _logits(x: torch.Tensor, prepared: int) -> torch.Tensor:
+    return x.new_empty(x.shape[0], ops.of_handle(prepared).rows, dtype=torch.float32)
+
+
+def _queries(x: torch.Tensor, norm: Any, prepared: Any, positions: Any, cos_sin: Any, slots: Any, k_cache: torch.Tensor, v_cache: Any,
+             heads: int, eps: Any, layout: Any) -> torch.Tensor:
+    return x.new_empty(x.shape[0], heads, k_cache.shape[-1])
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+_FAKES = {"paged_attention": lambda q, *_: torch.empty_like(q), "norm_qkv_rope": _queries, "project": _projected, "lm_head": _logits}
+for _name, _schema in _SCHEMAS.items():
+    _library.define(_name + _schema, tags=(torch.Tag.needs_fixed_stride_order,))
+    for _device in ("CUDA", "CPU"):
+        _library.impl(_name, globals()["_" + _name], _device)
+    torch.library.register_fake("moesaic::" + _name, _FAKES.get(_name, _nothing), lib=_library)
+
+
+# --- What _layer_ops.py calls ---
+
+
+def _checked(x: torch.Tensor, prepared: Dense) -> int:
+    if not isinstance(prepared, Dense):
+        raise InvalidRequest(f"prepared is a {type(prepared).__name__}; give what prepare_dense() returned")
+    if x.device.type not in ("cuda", "cpu", "meta"):
+        raise InvalidRequest(f"x is on {x.device}; it must be on a CUDA device or the CPU")
+    return prepared.handle
+
+
+def project(x: torch.Tensor, prepared: Dense, residual: torch.Tensor | None, out: torch.Tensor | None) -> torch.Tensor:
+    handle = _checked(x, prepared)
+    if out is None:
+        return torch.ops.moesaic.project(x, handle, residual)
+    if residual is out:
+        torch.ops.moesaic.project_add(x, handle, out)
+    else:
+        torch.ops.moesaic.project_out(x, handle, residual, out)
+    return out
+
+
+def lm_head(x: torch.Tensor, prepared: Dense, out: torch.Tensor | None) -> torch.Tensor:
+    handle = _checked(x, prepared)
+    if out is None:
+        return torch.ops.moesaic.lm_head(x, handle)
+    torch.ops.moesaic.lm_head_out(x, handle, out)
+    return out
+
+
+def norm_qkv_rope(x: torch.Tensor, norm: torch.Tensor, prepared: Dense, positions: torch.Tensor, cos_sin: torch.Tensor,
+                  slots: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, heads: int, eps: float, layout: str,
+                  out: torch.Tensor | None) -> torch.Tensor:
+    arguments = (x, norm, _checked(x, prepared), positions, cos_sin, slots, k_cache, v_cache, heads, eps, layout)
+    if out is None:
+        return torch.ops.moesaic.norm_qkv_rope(*arguments)
+    torch.ops.moesaic.norm_qkv_rope_out(*arguments, out)
+    return out
+
+
+def paged_attention(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, page_table: torch.Tensor, lengths: torch.Tensor,
+                    starts: torch.Tensor, sinks: torch.Tensor | None, window: int, layout: str,
+                    out: torch.Tensor | None) -> torch.Tensor:
+    arguments = (q, k_cache, v_cache, page_table, lengths, starts, sinks, window, layout)
+    if out is None:
+        return torch.ops.moesaic.paged_attention(*arguments)
+    torch.ops.moesaic.paged_attention_out(*arguments, out)
+    return out

@@ -1,0 +1,79 @@
+"""Tensors of any library as their address, shape and strides, by torch's own attributes or DLPack."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+from ._engine import DlpackTensor
+from .errors import InvalidRequest
+
+_LEGACY_STREAM = 1  # CUDA's default stream, as DLPack names it
+_HOST = -1  # the device of tensors of the CPU
+_ON_CPU, _ON_CUDA = 1, 2  # DLPack's numbers
+
+
+class View(NamedTuple):
+    """What the kernels need to know of a tensor; strides in elements."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: int
+    owner: Any  # keeps the memory
+
+
+def is_torch(tensor: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(tensor, torch.Tensor)
+
+
+def view_of(tensor: Any, name: str, stream: int | None, host: bool = False) -> View:
+    """host: tensors of the CPU are taken, too."""
+    if is_torch(tensor):
+        if tensor.device.type != "cuda" and not (host and tensor.device.type == "cpu"):
+            raise InvalidRequest(f"{name} is on {tensor.device}; it must be on a CUDA device")
+        return View(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype).removeprefix("torch."),
+                    tensor.device.index if tensor.device.type == "cuda" else _HOST, tensor)
+    if not hasattr(tensor, "__dlpack__"):
+        raise InvalidRequest(f"{name} is a {type(tensor).__name__}; give a tensor with DLPack, such as torch's")
+    kind = int(tensor.__dlpack_device__()[0])
+    if host and kind == _ON_CPU:
+        taken = DlpackTensor(tensor.__dlpack__())
+        return View(taken.address, taken.shape, taken.strides, taken.dtype, _HOST, taken)
+    if kind != _ON_CUDA:
+        raise InvalidRequest(f"{name} is not on a CUDA device")
+    taken = DlpackTensor(tensor.__dlpack__(stream=_LEGACY_STREAM if stream is None else stream))
+    return View(taken.address, taken.shape, taken.strides, taken.dtype, taken.device, taken)
+
+
+def is_contiguous(view: View, first: int = 0) -> bool:
+    """Of the dimensions from `first` on."""
+    expected = 1
+    for size, stride in zip(reversed(view.shape[first:]), reversed(view.strides[first:])):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _place(device: int) -> str:
+    return "the CPU" if device == _HOST else f"cuda:{device}"
+
+
+def expect(view: View, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...], device: int | None) -> None:
+    if view.shape != shape:
+        raise InvalidRequest(f"{name} is {list(view.shape)}, not {list(shape)}")
+    if view.dtype not in dtypes:
+        raise InvalidRequest(f"{name} is {view.dtype}, not {' or '.join(dtypes)}")
+    if device is not None and view.device != device:
+        raise InvalidRequest(f"{name} is on {_place(view.device)}, not on {_place(device)}")
+
+
+def current_stream(tensor: Any, stream: int | None) -> int:
+    """A cudaStream_t. Of torch's tensors the current one; else CUDA's default stream."""
+    if stream is not None:
+        return int(stream)
+    on_gpu = is_torch(tensor) and tensor.device.type == "cuda"
+    return sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream if on_gpu else 0

@@ -32,11 +32,13 @@ std::string line_of(std::string json) { return openai::one_line(std::move(json))
 }  // namespace
 
 ChatAnswer::ChatAnswer(const openai::Service& service, Options options)
-    : model_(service.name), options_(std::move(options)) {}
+    : name_(service.name), options_(std::move(options)), model_(service.model), special_(service.model) {}
 
-ChatAnswer::Part ChatAnswer::take(const std::vector<TextPiece>& pieces) {
+ChatAnswer::Part ChatAnswer::take(const openai::AnswerEvent& event) {
   Part part;
-  for (const TextPiece& piece : pieces) {
+  bool text = false;
+  for (const TextPiece& piece : event.pieces) {
+    text = text || !piece.text.empty();
     const std::string function = options_.functions.name_of(piece.recipient);
     if (!function.empty()) {
       part.calls.push_back(
@@ -48,11 +50,12 @@ ChatAnswer::Part ChatAnswer::take(const std::vector<TextPiece>& pieces) {
       part.content += content_.add(piece);
     }
   }
+  if (options_.logprobs) part.logprobs = waiting_.take(model_, special_, event, text, !part.content.empty());
   return part;
 }
 
 Json ChatAnswer::line(const Part& part, bool done, size_t first_call) const {
-  Json json = {{"model", model_}, {"created_at", now()}};
+  Json json = {{"model", name_}, {"created_at", now()}};
   if (options_.shape == Shape::kGenerate) {
     json["response"] = part.content;
     if (!part.thinking.empty()) json["thinking"] = part.thinking;
@@ -67,6 +70,7 @@ Json ChatAnswer::line(const Part& part, bool done, size_t first_call) const {
                                          {"arguments", openai::arguments_object(part.calls[i].arguments)}}}});
     json["message"] = std::move(message);
   }
+  if (!part.logprobs.empty()) json["logprobs"] = part.logprobs;
   json["done"] = done;
   if (done) add_end(json);
   return json;
@@ -92,7 +96,7 @@ void ChatAnswer::add_end(Json& json) const {
 
 void ChatAnswer::add(const openai::AnswerEvent& event, std::string* lines) {
   if (event.token && first_ == Clock::time_point()) first_ = Clock::now();
-  Part part = take(event.pieces);
+  Part part = take(event);
   if (event.end) {
     outcome_ = *event.end;
     ended_ = true;
@@ -107,6 +111,7 @@ void ChatAnswer::add(const openai::AnswerEvent& event, std::string* lines) {
   }
   all_.content += part.content, all_.thinking += part.thinking;
   for (Call& call : part.calls) all_.calls.push_back(std::move(call));
+  all_.logprobs.insert(all_.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
 }
 
 void ChatAnswer::finish(std::string& lines) { lines += line_of(openai::dump(line({}, true))); }

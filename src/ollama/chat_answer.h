@@ -9,6 +9,8 @@
 #include "api/paragraphs.h"
 #include "openai/answer.h"
 #include "openai/fields.h"
+#include "openai/logprobs.h"
+#include "openai/special_tokens.h"
 #include "openai/tool_choice.h"
 
 namespace moesaic::ollama {
@@ -20,6 +22,7 @@ class ChatAnswer : public openai::Answer {
     Shape shape = Shape::kChat;
     openai::Callable functions;  // text for another recipient is content
     bool thinking = true;        // is shown
+    bool logprobs = false;       // of the content's tokens
   };
   ChatAnswer(const openai::Service& service, Options options);
 
@@ -44,17 +47,21 @@ class ChatAnswer : public openai::Answer {
   struct Part {
     std::string content, thinking;
     std::vector<Call> calls;
+    openai::Json logprobs = openai::Json::array();
   };
 
-  Part take(const std::vector<TextPiece>& pieces);
+  Part take(const openai::AnswerEvent& event);
   // first_call: of the part's calls, the index of the first one in the answer.
   openai::Json line(const Part& part, bool done, size_t first_call = 0) const;
   void add_end(openai::Json& json) const;
   const char* done_reason() const;
 
-  std::string model_;
+  std::string name_;
   Options options_;
-  Part all_;  // not of a stream
+  const Model& model_;
+  openai::SpecialTokens special_;
+  openai::WaitingTokens waiting_;  // with logprobs
+  Part all_;                       // not of a stream
   Paragraphs content_, thinking_;
   size_t calls_told_ = 0;  // by the lines of a stream
   bool ended_ = false, loaded_ = false;

@@ -123,6 +123,7 @@ ChatRequest read_common(Fields& fields, const Service& service) {
   ChatRequest r;
   read_served_model(fields, service);
   read_options(fields, service, r.sampling);
+  openai::read_logprobs(fields, r.sampling);
   read_think(fields, r.thinking);
   read_format(fields, r.form);
   fields.read("stream", r.stream);
@@ -132,9 +133,11 @@ ChatRequest read_common(Fields& fields, const Service& service) {
 
 openai::PreparedRequest with_answer(const ChatRequest& r, ChatAnswer::Shape shape, const Service& service) {
   openai::PreparedRequest prepared{.requests = {}, .answer = nullptr, .stream = r.stream};
-  prepared.answer = std::make_unique<ChatAnswer>(
-      service, ChatAnswer::Options{
-                   .shape = shape, .functions = openai::Callable(r.tools), .thinking = r.thinking.shown});
+  prepared.answer =
+      std::make_unique<ChatAnswer>(service, ChatAnswer::Options{.shape = shape,
+                                                                .functions = openai::Callable(r.tools),
+                                                                .thinking = r.thinking.shown,
+                                                                .logprobs = r.sampling.top_logprobs >= 0});
   return prepared;
 }
 

@@ -257,6 +257,39 @@ TEST(OllamaAnswer, Whole) {
   EXPECT_EQ(json["done"], true);
 }
 
+TEST(OllamaAnswer, LogProbabilitiesOfTheContentsTokens) {
+  const auto given = [](int32_t token, const char* channel) {
+    return AnswerEvent{
+        .token = SampledToken{.token = token, .logprobs = {.logprob = -0.5, .top = {{6, -0.25}}}},
+        .pieces = {{.channel = channel, .recipient = {}, .text = "x", .begins = true}}};
+  };
+  const std::vector<AnswerEvent> answer = {
+      given(5, "analysis"), given(6, "final"), given(7, "final"), {.end = Outcome{}}};
+  const openai::PreparedRequest whole =
+      prepared(prepare_chat, std::string(kHi) + R"(, "logprobs": true, "top_logprobs": 1)");
+  EXPECT_EQ(whole.requests.at(0).sampling.top_logprobs, 1);
+  for (const AnswerEvent& event : answer) whole.answer->add(event, nullptr);
+  const Json logprobs = Json::parse(whole.answer->whole())["logprobs"];
+  ASSERT_EQ(logprobs.size(), 2u);
+  EXPECT_EQ(logprobs[0]["token"], service().model.detokenize(std::vector<int32_t>{6}));
+  EXPECT_EQ(logprobs[1]["logprob"], -0.5);
+  EXPECT_EQ(logprobs[1]["top_logprobs"][0]["logprob"], -0.25);
+  const openai::PreparedRequest streamed = prepared(prepare_generate, R"("prompt": "hi", "logprobs": true)");
+  std::string lines;
+  for (const AnswerEvent& event : answer) streamed.answer->add(event, &lines);
+  std::istringstream stream(lines);
+  std::vector<size_t> counts;
+  for (std::string line; std::getline(stream, line);)
+    counts.push_back(Json::parse(line).value("logprobs", Json::array()).size());
+  EXPECT_EQ(counts, (std::vector<size_t>{0, 1, 1}));
+  const openai::PreparedRequest without = prepared(prepare_chat, kHi);
+  for (const AnswerEvent& event : answer) without.answer->add(event, nullptr);
+  EXPECT_FALSE(Json::parse(without.answer->whole()).contains("logprobs"));
+  EXPECT_EQ(refused(prepare_chat, std::string(kHi) + R"(, "top_logprobs": 1)").param, "top_logprobs");
+  EXPECT_EQ(refused(prepare_chat, std::string(kHi) + R"(, "logprobs": true, "top_logprobs": 21)").param,
+            "top_logprobs");
+}
+
 TEST(OllamaModels, Lists) {
   const ModelInfo info = service().model.info();
   const Json tags = Json::parse(tags_json("tiny", info, 0)),

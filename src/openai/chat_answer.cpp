@@ -44,19 +44,6 @@ void ChatAnswer::take_call(const TextPiece& piece, const std::string& name, Choi
     delta.calls.push_back({{"index", index}, {"function", {{"arguments", part}}}});
 }
 
-// A token may complete a character that earlier ones began, or be held back as the beginning of a stop
-// string: it waits for the text that shows it. What comes before <|message|> is a header.
-void ChatAnswer::take_logprobs(const AnswerEvent& event, Choice& choice, Delta& delta) {
-  if (!options_.logprobs) return;
-  if (event.token && !special_.has(event.token->token)) choice.pending.push_back(*event.token);
-  if (event.token && special_.begins_text(event.token->token)) choice.pending.clear();
-  if (delta.empty()) return;
-  if (!delta.content.empty()) {
-    for (const SampledToken& token : choice.pending) delta.logprobs.push_back(chat_logprob(model_, token));
-  }
-  choice.pending.clear();
-}
-
 ChatAnswer::Delta ChatAnswer::take(const AnswerEvent& event, Choice& choice) {
   Delta delta;
   for (const TextPiece& piece : event.pieces) {
@@ -71,7 +58,8 @@ ChatAnswer::Delta ChatAnswer::take(const AnswerEvent& event, Choice& choice) {
   }
   choice.reasoning_tokens += delta.reasoning.empty() ? 0 : 1;
   if (!options_.reasoning) delta.reasoning.clear();
-  take_logprobs(event, choice, delta);
+  if (options_.logprobs)
+    delta.logprobs = choice.waiting.take(model_, special_, event, !delta.empty(), !delta.content.empty());
   return delta;
 }
 

@@ -9,6 +9,7 @@
 #include "api/paragraphs.h"
 #include "openai/answer.h"
 #include "openai/fields.h"
+#include "openai/logprobs.h"
 #include "openai/special_tokens.h"
 #include "openai/tool_choice.h"
 
@@ -47,9 +48,9 @@ class ChatAnswer : public Answer {
     std::string content, reasoning;
     Paragraphs content_text, reasoning_text;
     std::vector<Call> calls;
-    std::vector<int32_t> tokens;        // with token_ids; of a stream: not sent yet
-    bool started = false;               // the role has been sent
-    std::vector<SampledToken> pending;  // of the content, not yet shown as text
+    std::vector<int32_t> tokens;  // with token_ids; of a stream: not sent yet
+    bool started = false;         // the role has been sent
+    WaitingTokens waiting;        // with logprobs
     Json logprobs = Json::array();
     Outcome outcome;
     int reasoning_tokens = 0;
@@ -64,7 +65,6 @@ class ChatAnswer : public Answer {
 
   Delta take(const AnswerEvent& event, Choice& choice);
   static void take_call(const TextPiece& piece, const std::string& name, Choice& choice, Delta& delta);
-  void take_logprobs(const AnswerEvent& event, Choice& choice, Delta& delta);
   void take_counts(const AnswerEvent& event, Choice& choice);
   void write(int index, const Json& delta, const Json& logprobs, const char* finish, std::string& sse);
   void write(int index, const Delta& delta, std::string& sse);

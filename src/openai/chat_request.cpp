@@ -15,8 +15,6 @@
 namespace moesaic::openai {
 namespace {
 
-constexpr int kMaxTopLogprobs = 20;
-
 struct ChatRequest : ChatTask {
   int n = 1;
   StreamFields stream;
@@ -34,15 +32,6 @@ bool read_continues(Fields& fields) {
     fields.refuse("add_generation_prompt", begins ? "must be false with continue_final_message"
                                                   : "may be false with continue_final_message only");
   return continues;
-}
-
-void read_logprobs(Fields& fields, SamplingParams& sampling) {
-  bool wanted = false;
-  int top = 0;
-  fields.read("logprobs", wanted);
-  fields.integer("top_logprobs", top, 0, kMaxTopLogprobs);
-  if (top > 0 && !wanted) fields.refuse("top_logprobs", "needs \"logprobs\": true");
-  if (wanted) sampling.top_logprobs = top;
 }
 
 ChatRequest read_chat(Fields& fields, const Service& service) {

@@ -28,4 +28,16 @@ Json chat_logprob(const Model& model, const SampledToken& sampled) {
   return json;
 }
 
+Json WaitingTokens::take(const Model& model, const SpecialTokens& special, const AnswerEvent& event,
+                         bool text, bool content) {
+  Json shown = Json::array();
+  if (event.token && !special.has(event.token->token)) tokens_.push_back(*event.token);
+  if (event.token && special.begins_text(event.token->token)) tokens_.clear();
+  if (content) {
+    for (const SampledToken& token : tokens_) shown.push_back(chat_logprob(model, token));
+  }
+  if (text) tokens_.clear();
+  return shown;
+}
+
 }  // namespace moesaic::openai

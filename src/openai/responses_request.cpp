@@ -17,7 +17,6 @@
 namespace moesaic::openai {
 namespace {
 
-constexpr int kMaxTopLogprobs = 20;
 constexpr size_t kMaxIncludes = 64;
 
 struct ResponsesRequest : ChatTask {

@@ -164,6 +164,15 @@ void read_max_tokens(Fields& fields, std::initializer_list<const char*> keys, Sa
     fields.refuse("min_tokens", fmt::format("is more than the {} that are allowed", sampling.max_tokens));
 }
 
+void read_logprobs(Fields& fields, SamplingParams& sampling) {
+  bool wanted = false;
+  int top = 0;
+  fields.read("logprobs", wanted);
+  fields.integer("top_logprobs", top, 0, kMaxTopLogprobs);
+  if (top > 0 && !wanted) fields.refuse("top_logprobs", "needs \"logprobs\": true");
+  if (wanted) sampling.top_logprobs = top;
+}
+
 void check_with_grammar(Fields& fields) {
   bool ignore_eos = false;
   fields.read("ignore_eos", ignore_eos);

@@ -13,7 +13,11 @@ namespace moesaic::openai {
 // Penalties, filters, logit_bias, seed (random where there is none, or -1), stop, stop_token_ids, ignore_eos,
 // min_tokens, allowed_token_ids and bad_words.
 void read_sampling(Fields& fields, const Model& model, SamplingParams& sampling);
-// The first of the keys that is there counts; the others are checked too. -1: as many tokens as the context allows.
+inline constexpr int kMaxTopLogprobs = 20;
+// logprobs and top_logprobs, as in chat completions.
+void read_logprobs(Fields& fields, SamplingParams& sampling);
+// The first of the keys that is there counts; the others are checked too. -1: as many tokens as the context
+// allows.
 void read_max_tokens(Fields& fields, std::initializer_list<const char*> keys, SamplingParams& sampling);
 // Refuses parameters that contradict the answer's format.
 void check_with_grammar(Fields& fields);

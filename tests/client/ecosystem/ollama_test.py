@@ -51,6 +51,15 @@ class OllamaClient(Case):
         answer = self.client.generate(model=MODEL, prompt=SUM, system="Be brief.", options={"temperature": 0})
         self.assertIn("42", answer.response)
 
+    def test_logprobs(self):
+        whole = self.chat(logprobs=True, top_logprobs=2)
+        self.assertEqual("".join(entry.token for entry in whole.logprobs), whole.message.content)
+        for entry in whole.logprobs:
+            self.assertEqual([entry.token, entry.logprob], [entry.top_logprobs[0].token, entry.top_logprobs[0].logprob])
+            self.assertEqual(len(entry.top_logprobs), 2)
+        parts = [part for part in self.chat(stream=True, logprobs=True) if part.logprobs]
+        self.assertEqual("".join(entry.token for part in parts for entry in part.logprobs), whole.message.content)
+
     def test_models(self):
         self.assertEqual([m.model for m in self.client.list().models], [MODEL])
         self.assertEqual([m.model for m in self.client.ps().models], [MODEL])

@@ -3,9 +3,11 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -288,6 +290,35 @@ class Http(unittest.TestCase):
             s.close()
         self.server.until("vllm:num_requests_waiting", 0)
 
+    def test_a_whole_answer_may_take_longer_than_a_body(self):
+        """--body-timeout and --idle-timeout are 2 and 5 seconds; the answer waits until the engine has a place for it. A client
+        that leaves behind these times is noticed, too."""
+        streams, answers = [self.stream() for _ in range(2)], []
+        asker = threading.Thread(target=lambda: answers.append(self.server.post(CHAT, ask(max_tokens=2))))
+        asker.start()
+        leaver = self.connect()
+        leaver.sendall(self.request(ask(max_tokens=2)))
+        self.server.until("vllm:num_requests_waiting", 2)
+        time.sleep(6)
+        self.assertEqual(answers, [])
+        leaver.close()
+        self.server.until("vllm:num_requests_waiting", 1)
+        for s in streams:
+            s.close()
+        asker.join()
+        self.assertEqual(answers[0][0], 200)
+
+    def test_metrics_of_the_documentation(self):
+        """Each name that docs/user/server.md lists is there; `_total` and the like stand behind the name before them."""
+        page = (pathlib.Path(__file__).resolve().parents[2] / "docs/user/server.md").read_text()
+        section = page.split("## Metrics and logs")[1].split("The log is")[0]
+        shown = self.server.call("GET", "/metrics")[2].decode()
+        names = re.findall(r"`((?:vllm|moesaic):\w+|process_\w+)`", section)
+        self.assertGreater(len(names), 30)
+        for name in names:
+            self.assertRegex(shown, rf"(?m)^{name}(_bucket|_total)?[{{ ]", name)
+            self.assertRegex(shown, rf"(?m)^# HELP {name} .+\n# TYPE {name} (gauge|counter|histogram)$", name)
+
     def test_a_call_that_is_not_complete_is_waited_for(self):
         """Its tokens show nothing yet: a heartbeat breaks that silence too."""
         tool = {"type": "function", "function": {"name": "f", "parameters": {
@@ -399,17 +430,57 @@ class Start(unittest.TestCase):
         finally:
             self.assertEqual(server.stop()[0], 0)
 
+    def test_a_port_in_use(self):
+        server = Served()
+        try:
+            done = subprocess.run([MOESAIC, "serve", "-m", "tiny", "--port", str(server.port)], capture_output=True, text=True,
+                                  timeout=60)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertRegex(done.stderr, rf"cannot listen on 127.0.0.1:{server.port}: .*--port")
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_a_client_with_many_waiting_makes_room_for_another(self):
+        with tempfile.NamedTemporaryFile("w") as keys:
+            keys.write("first\nsecond\n")
+            keys.flush()
+            server = Served("--max-batch", 1, "--max-waiting", 2, "--api-key-file", keys.name,
+                            context=8192)
+        try:
+            first, second = ({"Authorization": f"Bearer {key}"} for key in ("first", "second"))
+            while server.call("GET", "/ready")[0] != 200:
+                time.sleep(0.1)
+            long = ask("Tell me a story.", temperature=1, ignore_eos=True)
+            answers, ended = [], threading.Event()
+
+            def post():
+                answers.append(server.post(CHAT, long, first)[0])
+                ended.set()
+            askers = [threading.Thread(target=post) for _ in range(3)]
+            for i, asker in enumerate(askers):
+                asker.start()
+                server.until("vllm:num_requests_running" if i == 0 else "vllm:num_requests_waiting", max(1, i))
+            other = threading.Thread(target=server.post, args=(CHAT, ask(max_tokens=2), second))
+            other.start()
+            self.assertTrue(ended.wait(20))
+            self.assertEqual(answers, [429])
+            self.assertEqual(server.metric("moesaic:refused_busy_total"), 1)
+        finally:
+            server.stop()
+            for asker in (*askers, other):
+                asker.join()
+
     def test_drain(self):
         server = Served().wait_ready()
         answers = []
         thread = threading.Thread(target=lambda: answers.append(
-            server.post(CHAT, ask("Tell me a long story.", max_tokens=300, temperature=1, seed=1))))
+            server.call("POST", CHAT, ask("Tell me a long story.", max_tokens=300, temperature=1, seed=1))))
         thread.start()
         server.until("vllm:num_requests_running", 1)
         status, log = server.stop()
         thread.join()
         self.assertEqual(status, 0, log)
-        self.assertEqual(answers[0][0], 200)
+        self.assertEqual((answers[0][0], answers[0][1]["Connection"]), (200, "close"))
         lines = [json.loads(line) for line in log.splitlines()]
         self.assertIn("draining", [line["event"] for line in lines])
         request = [line for line in lines if line["event"] == "request" and line["path"] == CHAT][0]
@@ -425,7 +496,6 @@ class Start(unittest.TestCase):
         self.assertEqual(server.process.wait(60), 0)
 
     def test_no_model(self):
-        import subprocess
         done = subprocess.run([MOESAIC, "serve", "-m", "/nowhere", "--port", "0"], capture_output=True, text=True,
                               timeout=60)
         self.assertEqual(done.returncode, 1)

@@ -131,6 +131,9 @@ TEST(ResponsesItems, WhatIsSaidBeforeACallIsCommentary) {
   EXPECT_EQ(channel(said + "}" + call), "commentary");
   EXPECT_EQ(channel(said + R"(}, {"type": "reasoning", "summary": [{"text": "a"}]})" + call), "commentary");
   EXPECT_EQ(channel(said + R"(}, {"role": "user", "content": "a"})" + call), "final");
+  EXPECT_EQ(channel(call.substr(2) + ", " + said +
+                    R"(}, {"type": "function_call_output", "call_id": "c", "output": "b"})" + call),
+            "final");  // not of the call behind the output
   EXPECT_EQ(channel(said + R"(, "phase": "commentary"})"), "commentary");
   EXPECT_EQ(channel(said + R"(, "phase": "final_answer"})" + call), "final");
   EXPECT_EQ(channel(said + R"(, "phase": null})" + call), "commentary");

@@ -106,6 +106,16 @@ TEST(ChatRequest, NamesTheWrongField) {
     EXPECT_EQ(error_of(prepare_chat(chat(more), service())).param, param) << more;
 }
 
+TEST(ChatRequest, NamesOfFunctionsHaveUpTo128Letters) {
+  const auto named = [](size_t letters) {
+    return prepare_chat(chat(R"("tools": [{"type": "function", "function": {"name": ")" +
+                             std::string(letters, 'f') + "\"}}]"),
+                        service());
+  };
+  EXPECT_EQ(prepared_of(named(128)).requests.size(), 1u);
+  EXPECT_EQ(error_of(named(129)).param, "tools");
+}
+
 TEST(ChatRequest, NullIsAbsent) {
   const PreparedRequest prepared = prepared_of(prepare_chat(
       chat(R"("temperature": null, "stop": null, "tools": null, "tool_choice": null, "max_tokens": null,

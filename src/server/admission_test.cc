@@ -47,6 +47,14 @@ TEST(Admission, WhatIsAtWorkStays) {
   EXPECT_TRUE(room.admit("b", 4, 1).admitted);
 }
 
+TEST(Admission, WhatHasEndedIsNotDropped) {
+  Admission room(3);
+  for (uint64_t id = 1; id <= 3; ++id) room.admit("a", id, 1);
+  room.ended("a", 3);  // it left while it waited
+  EXPECT_TRUE(room.admit("b", 4, 1).admitted);
+  EXPECT_EQ(room.admit("c", 5, 1).dropped, Ids{2});
+}
+
 // A client that has less than its equal share is never refused while another has more than that waiting.
 TEST(Admission, RandomTrafficIsFair) {
   std::mt19937 random(3);

@@ -440,6 +440,16 @@ class Start(unittest.TestCase):
         finally:
             self.assertEqual(server.stop()[0], 0)
 
+    def test_a_restart_on_the_same_port(self):
+        """Connections that the first server closed are still in the kernel's TIME_WAIT."""
+        first = Served().wait_ready()
+        with socket.create_connection(("127.0.0.1", first.port)) as s:
+            s.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            self.assertIn(b" 200 ", b"".join(iter(lambda: s.recv(65536), b"")))
+        self.assertEqual(first.stop()[0], 0)
+        second = Served(port=first.port).wait_ready()
+        self.assertEqual((second.port, second.stop()[0]), (first.port, 0))
+
     def test_a_client_with_many_waiting_makes_room_for_another(self):
         with tempfile.NamedTemporaryFile("w") as keys:
             keys.write("first\nsecond\n")

@@ -1,4 +1,4 @@
-"""A server for the tests: started on a free port, stopped by SIGTERM, and its exit checked."""
+"""A server for the tests: started on a free port unless another is given, stopped by SIGTERM, and its exit checked."""
 
 import http.client
 import json
@@ -13,8 +13,8 @@ MOESAIC = os.environ.get("MOESAIC", "moesaic")
 
 
 class Served:
-    def __init__(self, *options, model="tiny", context=1024, env=None):
-        command = [MOESAIC, "serve", "-m", model, "--port", "0", "-t", "1", "--ctx", str(context), *map(str, options)]
+    def __init__(self, *options, model="tiny", context=1024, env=None, port=0):
+        command = [MOESAIC, "serve", "-m", model, "--port", str(port), "-t", "1", "--ctx", str(context), *map(str, options)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         env={**os.environ, **(env or {})})
         line = self.process.stdout.readline()

@@ -43,6 +43,28 @@ TEST(Messages, ToolsAndTheirResults) {
   EXPECT_TRUE(contains(prompt, "<|start|>user<|message|>Well?<|end|>")) << prompt;
 }
 
+TEST(Messages, CallsWithoutInputAndResultsThatNameATool) {
+  const std::string call = R"({"type": "tool_use", "id": "t", "name": "get_weather")";
+  const auto asked = [&](const std::string& input) {
+    return ask(R"([{"role": "user", "content": "Weather?"}, {"role": "assistant", "content": [)" + call +
+                   input +
+                   R"(}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content":
+                   [{"type": "tool_reference", "tool_name": "get_wind"}]}]}])",
+               kTool);
+  };
+  for (const char* none : {"", R"(, "input": null)", R"(, "input": {})"}) {
+    const std::string prompt = prompt_of(asked(none));
+    EXPECT_TRUE(contains(prompt, "<|message|>{}<|call|>")) << prompt;
+    EXPECT_TRUE(contains(prompt, "<|message|>get_wind<|end|>")) << prompt;
+  }
+  EXPECT_EQ(error_of(asked(R"(, "input": [1])")).param, "messages");
+}
+
+TEST(Messages, ThePromptNamesTheModelAsItsTemplateDoes) {
+  EXPECT_TRUE(
+      prompt_of(ask(kHi)).starts_with("<|start|>system<|message|>You are ChatGPT, a large language model"));
+}
+
 TEST(Messages, ToolChoice) {
   const auto held = [](const char* choice) {
     return !prepared(ask(kHi, std::string(kTool) + ", \"tool_choice\": " + choice))
@@ -73,6 +95,8 @@ TEST(Messages, ThinkingIsAnEffort) {
   EXPECT_EQ(effort(R"("thinking": {"type": "enabled", "budget_tokens": 32000})"), "high");
   EXPECT_EQ(effort(R"("thinking": {"type": "adaptive"}, "output_config": {"effort": "high"})"), "high");
   EXPECT_EQ(effort(R"("output_config": {"effort": "low"})"), "low");
+  EXPECT_EQ(effort(R"("thinking": {"type": "disabled"}, "output_config": {"effort": "medium"})"), "medium");
+  EXPECT_EQ(effort(R"("output_config": {"effort": null, "format": null})"), "medium");
   // Claude Code's.
   EXPECT_EQ(effort(R"("thinking": {"type": "adaptive", "display": "updates"})"), "medium");
   EXPECT_EQ(error_of(ask(kHi, R"("thinking": {"type": "sometimes"})")).param, "thinking");
@@ -120,10 +144,13 @@ TEST(Messages, WhatCannotBeHonouredIsRefused) {
       error_of(prepare_messages(R"({"messages": [{"role": "user", "content": "hi"}]})", service())).param,
       "max_tokens");
   EXPECT_EQ(error_of(ask("[]")).param, "messages");
+  for (const char* wrong : {"5", "true", "{}", R"([{"type": "image"}])"})
+    EXPECT_TRUE(contains(error_of(ask(kHi, std::string("\"system\": ") + wrong)).message, "system")) << wrong;
   EXPECT_EQ(error_of(ask(kHi, R"("mcp_servers": [{"url": "x"}])")).param, "mcp_servers");
   EXPECT_EQ(error_of(ask(kHi, R"("container": "x")")).param, "container");
   const openai::ApiError thread = error_of(ask(kHi, R"("thread": {"type": "create"})"));
-  EXPECT_EQ(Json::parse(anthropic::error_json(thread))["error"]["details"]["error_code"], "thread_unsupported_request");
+  EXPECT_EQ(Json::parse(anthropic::error_json(thread))["error"]["details"]["error_code"],
+            "thread_unsupported_request");
   const auto message = [](const char* content) { return error_of(ask(content)).message; };
   EXPECT_TRUE(
       contains(message(R"([{"role": "user", "content": [{"type": "image", "source": {}}]}])"), "'image'"));

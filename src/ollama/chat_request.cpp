@@ -171,7 +171,6 @@ openai::PreparedRequestOrError prepared_raw(ChatRequest& r, const std::string& p
   const size_t count = tokens.value().size();
   if (count >= static_cast<size_t>(service.model.context()))
     return openai::context_exceeded(count, limit.most, service.model.context(), "prompt");
-  if (!r.form.empty()) openai::check_with_grammar(fields);
   if (!fields.ok()) return *fields.refusal();
   r.sampling.reasoning_budget = service.reasoning_budget;
   r.sampling.skip_special = true;

@@ -139,6 +139,17 @@ TEST(ResponsesItems, WhatIsSaidBeforeACallIsCommentary) {
   EXPECT_EQ(channel(said + R"(, "phase": null})" + call), "commentary");
 }
 
+TEST(ResponsesItems, ACompactionsSummaryIsRead) {
+  const auto told = [](const std::string& members) {
+    return prompt_of(prepare_response(R"({"input": [{"type": "compaction", "id": "c")" + members +
+                                          R"(}, {"role": "user", "content": "go"}]})",
+                                      service()));
+  };
+  EXPECT_NE(told(R"(, "summary": "Short.")").find("<|message|>Short.<|end|>"), std::string::npos);
+  EXPECT_NE(told(R"(, "encrypted_content": "x")").find("was compacted and cannot be read"),
+            std::string::npos);
+}
+
 TEST(ResponsesItems, TheLastUpdateOfASettingCounts) {
   const auto ask_with = [](const std::string& updates, const std::string& more = "") {
     return prepare_response(R"({"input": [)" + updates + R"({"role": "user", "content": "go"}])" + more + "}",
@@ -156,6 +167,7 @@ TEST(ResponsesItems, TheLastUpdateOfASettingCounts) {
   EXPECT_TRUE(has(ask_with(low + high), "Reasoning: high"));
   EXPECT_TRUE(has(ask_with(high + low, R"(, "reasoning": {"effort": "medium"})"), "Reasoning: low"));
   EXPECT_TRUE(has(ask_with(update(R"("reasoning": {"effort": null})")), "Reasoning: medium"));
+  EXPECT_TRUE(has(ask_with(update(R"("reasoning": {"effort": "low", "summary": null})")), "Reasoning: low"));
   const std::string schema =
       update(R"("text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}})");
   const std::string plain = update(R"("text": {"format": {"type": "text"}})");

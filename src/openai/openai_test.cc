@@ -393,5 +393,16 @@ TEST(ResponsesAnswer, ItemsInOrder) {
   EXPECT_EQ(response["usage"]["output_tokens"], 7);
 }
 
+TEST(ResponsesAnswer, HiddenReasoningLeavesTheRest) {
+  const PreparedRequest prepared =
+      prepared_of(prepare_response(R"({"input": "hi", "include_reasoning": false})", service()));
+  prepared.answer->add({.pieces = {text("analysis", "a")}}, nullptr);
+  prepared.answer->add({.pieces = {text("final", "b")}}, nullptr);
+  prepared.answer->add({.end = outcome(FinishReason::kStop)}, nullptr);
+  const Json response = Json::parse(prepared.answer->whole());
+  ASSERT_EQ(response["output"].size(), 1u);
+  EXPECT_EQ(response["output"][0]["content"][0]["text"], "b");
+}
+
 }  // namespace
 }  // namespace moesaic::openai

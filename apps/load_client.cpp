@@ -106,7 +106,7 @@ asio::awaitable<void> Load::ask(tcp::socket& socket, Timeline& timeline) {
   co_await asio::async_connect(socket, endpoints_, use_awaitable);
   socket.set_option(tcp::no_delay(true));
   http::request<http::string_body> request{http::verb::post, "/v1/completions", 11};
-  request.set(http::field::host, o_.host);
+  request.set(http::field::host, o_.host.find(':') == std::string::npos ? o_.host : '[' + o_.host + ']');
   request.set(http::field::content_type, "application/json");
   request.set(http::field::connection, "close");
   if (!o_.key.empty()) request.set(http::field::authorization, "Bearer " + o_.key);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -100,15 +101,24 @@ std::vector<std::string> make_prompts(int words, int count) {
   return prompts;
 }
 
+// The host may be an IPv6 address in brackets. Without a port it is 80.
 Status read_url(const std::string& url, LoadOptions& load) {
-  constexpr std::string_view kScheme = "http://";
-  const std::string rest = url.starts_with(kScheme) ? url.substr(kScheme.size()) : url;
-  const std::string place = rest.substr(0, rest.find('/'));
-  const size_t colon = place.rfind(':');
-  if (url.find("https://") == 0 || place.empty() || colon == 0)
+  const size_t scheme = url.find("://");
+  const size_t begin = scheme == std::string::npos ? 0 : scheme + 3;
+  const std::string place = url.substr(begin, url.find('/', begin) - begin);
+  const bool bracket = place.starts_with('[');
+  const size_t end = std::min(place.find(bracket ? ']' : ':'), place.size());
+  const std::string rest = place.substr(std::min(place.size(), end + (bracket ? 1 : 0)));
+  int port = 80;
+  const char* const last = rest.data() + rest.size();
+  const bool numbered =
+      rest.size() > 1 && rest[0] == ':' && std::from_chars(rest.data() + 1, last, port).ptr == last;
+  load.host = place.substr(bracket ? 1 : 0, end - (bracket ? 1 : 0));
+  load.port = std::to_string(port);
+  const bool http = scheme == std::string::npos || url.starts_with("http://");
+  if (!http || load.host.empty() || (bracket && end == place.size()) || !(rest.empty() || numbered) ||
+      port < 1 || port > 65535)
     return usage(invalid("--url: '{}' is not of the form http://HOST:PORT", url));
-  load.host = place.substr(0, colon);
-  load.port = colon == std::string::npos ? "80" : place.substr(colon + 1);
   return {};
 }
 

@@ -51,6 +51,11 @@ class Usage(Cli):
     def test_names_do_not_steer_the_terminal(self):
         self.refused(2, "\u241b\\[2J", "run", "-m", "x", "--lora", "a\x1b[2J:b", "-p", "hi")
 
+    def test_addresses(self):
+        for url in ("https://x", "ftp://x", "http://", "http://:80", "http://x:", "http://x:0", "http://x:65536", "http://x:8o", "http://[::1",
+                    "http://[::1]x", "http://[]:80", "://x"):
+            self.refused(2, ["--url", "http://HOST:PORT"], "bench-serve", "--url", url)
+
     def test_schemas(self):
         schema = FOLDER / "bad_schema.json"
         for text, words in (("{", "not valid JSON"), ('{"items": {"not": {"multipleOf": 2}}}', "items: not: such a schema cannot be excluded"),

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <memory>
 #include <random>
 
 #include "backend/cuda/kernels/common/word_sender.cuh"
@@ -108,6 +110,81 @@ TEST(Gather, NeighboursUseOtherQuarters) {
       EXPECT_NE(inbox_slot(last, 0), inbox_slot(last + 1, 0)) << count;
     }
   }
+}
+
+// How many exchanges; MOESAIC_EXCHANGES asks for more.
+int exchanges_asked_for() {
+  const char* const asked = std::getenv("MOESAIC_EXCHANGES");
+  return asked != nullptr ? std::max(1, std::atoi(asked)) : 3'000;
+}
+
+// A rank that goes on by itself, exchange after exchange, and is late at random before and behind each. So
+// one may have begun the next exchange, or the next step, while another one still polls.
+class LateRank {
+ public:
+  LateRank(int rank, int ranks, std::vector<std::vector<uint64_t>>& inboxes)
+      : rank_(rank), rng_(1 + rank), whole_(width(ranks)) {
+    for (int r = 0; r <= ranks; ++r) gather_.columns.first[r] = kOwn * r;
+    gather_.width = width(ranks), gather_.rows = 1, gather_.part_stride = gather_.width;
+    gather_.whole.at[rank] = whole_.data(), gather_.part = whole_.data() + kOwn * rank;
+    links_ = {.rank = rank, .ranks = ranks, .epoch = &epoch_, .fault = &fault_};
+    for (int r = 0; r < ranks; ++r) links_.inbox.at[r] = inboxes[r].data();
+  }
+  // By all threads of its CTA.
+  void exchange(int n) {
+    if (threadIdx.x == 0) begin(n);
+    __syncthreads();
+    gather_few_kernel(links_, gather_);
+    __syncthreads();
+    if (threadIdx.x == 0) end(n);
+  }
+  static constexpr int width(int ranks) { return kOwn * ranks; }
+  int wrong() const { return wrong_; }
+  int fault() const { return fault_; }
+
+ private:
+  static constexpr int kOwn = 8, kOfAStep = 5;  // an odd number: a step begins in either half of the inbox
+  static uint32_t value(int n, int column) { return static_cast<uint32_t>(n * 1000 + column); }
+  void be_late() {
+    const unsigned choice = rng_() % 256;
+    const unsigned looks = choice < 8 ? rng_() % 24 : choice < 64 ? rng_() % 4 : 0;
+    for (unsigned i = 0; i < looks; ++i) on_host::ThreadBlock::mine().let_others();
+  }
+  void begin(int n) {
+    be_late();
+    epoch_ = static_cast<int32_t>((1 + n / kOfAStep) * kStepEpochs), gather_.index = n % kOfAStep;
+    for (int c = 0; c < gather_.width; ++c) whole_[c] = c / kOwn == rank_ ? value(n, c) : 0xDEADu;
+  }
+  void end(int n) {
+    for (int c = 0; c < gather_.width; ++c) wrong_ += whole_[c] != value(n, c);
+    be_late();
+  }
+
+  const int rank_;
+  std::mt19937 rng_;
+  std::vector<uint32_t> whole_;
+  int32_t epoch_ = 0;
+  int fault_ = 0, wrong_ = 0;
+  RankLinks links_;
+  Gather gather_;
+};
+
+TEST(Gather, ManyWithRandomDelays) {
+  sm90::clock_is_held = true;
+  for (const int ranks : {2, 4}) {
+    std::vector<std::vector<uint64_t>> inboxes(ranks, std::vector<uint64_t>(kInboxQuarters * kInboxWords));
+    std::vector<std::unique_ptr<LateRank>> all;
+    for (int rank = 0; rank < ranks; ++rank) all.push_back(std::make_unique<LateRank>(rank, ranks, inboxes));
+    const int times = exchanges_asked_for();
+    EXPECT_TRUE(on_host::run_at_once(
+        1, LateRank::width(ranks), {},
+        [&] {
+          for (int n = 0; n < times; ++n) all[blockIdx.z]->exchange(n);
+        },
+        1, ranks));
+    for (const auto& rank : all) EXPECT_EQ(rank->wrong() + rank->fault(), 0) << ranks;
+  }
+  sm90::clock_is_held = false;
 }
 
 TEST(Gather, ManyWords) {

@@ -79,10 +79,11 @@ inline uint4 ld_volatile(const void* p) {
 }
 inline void st_release(int* to, int value) { *to = value; }
 inline int ld_acquire(const int* from) { return *from; }
-// A clock that somebody who waits for nothing never looks at.
+// A clock that somebody who waits for nothing never looks at. While a test holds it nobody gives up.
+inline bool clock_is_held = false;
 inline uint32_t clock_ticks() {
   static uint32_t ticks = 0;
-  return ++ticks;
+  return clock_is_held ? ticks : ++ticks;
 }
 inline constexpr uint32_t kLooksAtOnce = 4;
 inline void warpgroup_barrier(int) { ThreadBlock::mine().meet_group(); }

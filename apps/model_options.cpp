@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "api/bundled_model.h"
+#include "api/choose_ranks.h"
 #include "api/model_parts.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -41,6 +42,14 @@ std::vector<std::string> dense_names() {
     if (!format.option.empty()) names.emplace_back(format.option);
   }
   return names;
+}
+
+Result<int> rank_count(const std::string& text) {
+  if (text == "auto") return kAutoRanks;
+  if (text == "numa") return kRankPerNode;
+  int ranks = 0;
+  if (is_number(text, ranks) && ranks >= 1 && ranks <= kMostRanks) return ranks;
+  return invalid("'{}' is not a whole number from 1 to {}, auto or numa", text, kMostRanks);
 }
 
 std::string speculative_error(const std::string& value) { return drafter_choice(value).status().message(); }
@@ -142,21 +151,38 @@ Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows, in
                                   .cpu_prefetch = options.cpu_prefetch}};
 }
 
-Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows, int least_rows) {
-  ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(options, max_rows, least_rows));
+namespace {
+
+Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, const DeviceChoice& choice) {
   set_debug(options.log == "debug");
   auto backend = create_backend(choice.device, choice.options);
   if (backend.status().code() == StatusCode::kInvalidArgument) return usage(backend.status());
   return backend;
 }
 
+}  // namespace
+
+Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows, int least_rows) {
+  if (options.tp < 1) return usage(invalid("--tp auto and numa choose for a model; give a number"));
+  ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(options, max_rows, least_rows));
+  return make_backend(options, choice);
+}
+
 Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows, int least_rows) {
   LoadedModel model;
+  ASSIGN_OR_RETURN(model.choice, device_choice(options, max_rows, least_rows));
   // Before the model is looked for: a wrong --device is an error whether or not that exists.
-  ASSIGN_OR_RETURN(model.backend, make_backend(options, max_rows, least_rows));
+  if (options.tp > 0) {
+    ASSIGN_OR_RETURN(model.backend, make_backend(options, model.choice));
+  }
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(model.checkpoint, open_model(options));
   report_unused_adapter(options.model, options.lora);
+  if (model.backend == nullptr) {
+    RETURN_IF_ERROR(usage(settle_ranks(model.checkpoint, options.context, options.one_rank, model.choice)));
+    ASSIGN_OR_RETURN(model.backend, make_backend(options, model.choice));
+    if (!model.choice.ranks.empty()) chat::notice("moesaic: note: " + model.choice.ranks);
+  }
   model.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return model;
 }

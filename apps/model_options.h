@@ -28,6 +28,9 @@ struct ModelOptions {
   std::vector<std::string> lora;
   int threads = 0, tp = 1;
   bool batch_invariant = false, portable = false, tune = true, early_launch = true;
+  // What the command will ask of the model, for --tp auto: tokens of context, or 0, and why it has one rank.
+  int context = 0;
+  std::string one_rank;
   double step_limit = BackendOptions().step_limit;
 
   // Adds -m and, where the command runs the model, --device, --threads, --isa and --dense.
@@ -68,6 +71,9 @@ void add_placement_options(CLI::App& c, Options& o) {
       ->group(kRareOptions);
 }
 
+// From 1 to 8, auto or numa, as OpenOptions::tp has it.
+Result<int> rank_count(const std::string& text);
+
 // --device, --threads, --tp, --cpu-pin, --lora, --cpu-prefetch, --dense, --kv-dtype, --batch-invariant and
 // --no-tune, of ModelOptions or OpenOptions.
 template <class Options>
@@ -80,10 +86,11 @@ void add_device_options(CLI::App& c, Options& o) {
       ->check(in_range(0, 1024))
       ->capture_default_str()
       ->group(kDeviceOptions);
-  c.add_option("--tp", o.tp,
-               "ranks that compute the model together: on cuda a GPU each, on cpu a part of the threads each")
-      ->check(in_range(1, kMostRanks))
-      ->capture_default_str()
+  c.add_option_function<std::string>(
+       "--tp", [&o](const std::string& text) { o.tp = rank_count(text).value(); },
+       "ranks that compute the model together, on cuda a GPU each: 1 to 8, auto or numa")
+      ->check([](const std::string& text) { return rank_count(text).status().message(); })
+      ->default_str("1")
       ->group(kDeviceOptions);
   add_placement_options(c, o);
   c.add_option("--cpu-pin", o.cpu_pin,
@@ -161,6 +168,7 @@ Status usage(const Status& status);
 struct LoadedModel {
   Checkpoint checkpoint;
   std::unique_ptr<Backend> backend;
+  DeviceChoice choice;  // by which the backend was made
   BackendCaps caps;
   double ceiling_gb_s = 0;  // for the commands that measure it
   double load_seconds = 0;

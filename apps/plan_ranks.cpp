@@ -2,18 +2,18 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "core/rank_share.h"
+#include "tuning/rank_projection.h"
 
 namespace moesaic::app {
 namespace {
 
 constexpr double kH200BytesPerSecond = 4.8e12;
-// Seconds that a row's exchange takes beyond a dependent launch: 2.3 us against 0.6 us, measured between two
-// and between four H200 of one host, joined by NVLink, with nothing else to do.
-constexpr double kExchangeSeconds = 1.7e-6;
 constexpr int kExchangesALayer = 4;
 
 void print_exchanges(const ModelConfig& c) {
@@ -31,18 +31,39 @@ void print_exchanges(const ModelConfig& c) {
   fmt::print("| unembed | 1 | {0} | {0} |\n\n", c.vocab);
 }
 
-// The slowest rank's bytes, and the exchanges.
-void print_projection(const ModelConfig& c, int ranks, double bytes, double one) {
-  const double memory = bytes / kH200BytesPerSecond,
-               exchanges = (kExchangesALayer * c.layers + 1) * kExchangeSeconds, step = memory + exchanges,
-               alone = one / kH200BytesPerSecond;
+// "from 1 to 8 and from 128 to 512", of those sequences where ranks are ahead.
+std::string where_ahead(const std::vector<std::pair<int, bool>>& rows) {
+  std::string text;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i].second) continue;
+    const size_t first = i;
+    while (i + 1 < rows.size() && rows[i + 1].second) ++i;
+    text += text.empty() ? "" : " and ";
+    text += first == i ? fmt::format("at {}", rows[i].first)
+                       : fmt::format("from {} to {}", rows[first].first, rows[i].first);
+  }
+  return text.empty() ? "nowhere" : text;
+}
+
+void print_projection(const ModelConfig& c, const ModelWeights& weights, int ranks) {
+  constexpr int kMostSequences = 1024;
+  const DecodeBytes bytes = decode_bytes(c, weights);
   fmt::print(
-      "projection for {} H200 of one host, at best, one token at depth 0; nothing was measured, and cuda has "
-      "no ranks yet: {:.0f} us "
-      "for {:.2f} GB of weights a rank, {:.0f} us for exchanges of {:.1f} us, together {:.0f} us, {:.0f} "
-      "tok/s; one H200 by the same rule {:.0f} us, {:.0f} tok/s\n\n",
-      ranks, memory * 1e6, bytes / 1e9, exchanges * 1e6, kExchangeSeconds * 1e6, step * 1e6, 1 / step,
-      alone * 1e6, 1 / alone);
+      "projection for {} H200 of one host, decoding at depth 0, from a fit to 1, 2 and 4 GPUs whose mean "
+      "error is 12% and whose largest is 31%; nothing was measured here. tok/s of all sequences; replicas: "
+      "each GPU has the whole model and a part of the sequences:\n\n"
+      "| sequences | one GPU | {} ranks | {} replicas | ranks / replicas |\n"
+      "| ---: | ---: | ---: | ---: | ---: |\n",
+      ranks, ranks, ranks);
+  std::vector<std::pair<int, bool>> ahead;
+  for (int sequences = 1; sequences <= kMostSequences; sequences *= 2) {
+    const RanksAndReplicas both = ranks_and_replicas(c, bytes, kH200BytesPerSecond, ranks, sequences);
+    fmt::print("| {} | {:.0f} | {:.0f} | {:.0f} | {:.2f} |\n", sequences,
+               sequences / decode_seconds(c, bytes, kH200BytesPerSecond, 1, sequences), both.ranks,
+               both.replicas, both.ranks / both.replicas);
+    ahead.emplace_back(sequences, both.ranks > both.replicas);
+  }
+  fmt::print("\n{} ranks decode more than {} replicas: {} sequences\n\n", ranks, ranks, where_ahead(ahead));
 }
 
 }  // namespace
@@ -57,20 +78,18 @@ Status print_ranks(const Checkpoint& checkpoint, int ranks, bool h200) {
       "token |\n"
       "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
       ranks);
-  double most = 0;
   for (int rank = 0; rank < ranks; ++rank) {
     const RankShare share{rank, ranks};
     const ModelWeights weights = cut(checkpoint.weights, c, share);
     const StoredBytes b = stored_bytes(weights);
     const double read = bytes_per_token(weights, c);
-    most = std::max(most, read);
     fmt::print("| {} | {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.1f} |\n", rank,
                share.kv_heads(c.kv_heads).count, b.experts / 1e6, b.projections / 1e6, b.head / 1e6,
                (b.embedding + b.rest) / 1e6, b.sum() / 1e6, read / 1e6);
   }
   fmt::print("\n");
   print_exchanges(c);
-  if (h200) print_projection(c, ranks, most, bytes_per_token(checkpoint.weights, c));
+  if (h200) print_projection(c, checkpoint.weights, ranks);
   return {};
 }
 

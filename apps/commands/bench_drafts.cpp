@@ -121,8 +121,7 @@ Status run_draft_bench(const DraftBenchOptions& o) {
     return usage(invalid("--batch {} with drafts of {} tokens: {} rows, a step has at most {}",
                          most_of(o.batches), o.acceptance.size(), rows, kDraftedRows));
   EngineOptions engine{.context = longest(o), .max_batch = most_of(o.batches), .max_rows = rows};
-  ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(o.model, kDraftedRows));
-  ASSIGN_OR_RETURN(engine.draft, parts.plan(*m.backend, choice.options, engine));
+  ASSIGN_OR_RETURN(engine.draft, parts.plan(*m.backend, m.choice.options, engine));
   RETURN_IF_ERROR(load(
       m,
       {.sequences = engine.max_batch, .context = engine.context, .max_rows = rows, .draft = engine.draft}));

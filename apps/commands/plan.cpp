@@ -192,6 +192,8 @@ Status run_estimate(const PlanOptions& o) {
 
 // The table describes a GPU that is not here.
 Status run_unmeasured(const PlanOptions& o) {
+  if (o.model.tp < 1)
+    return usage(invalid("--tp: auto and numa look at the devices that are here; give a number"));
   if (o.model.tp > 1) {
     if (o.model.dense != "keep")
       return usage(
@@ -247,7 +249,8 @@ Status run_plan(const PlanOptions& o) {
   ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
                                                            {.max_tokens = most, .max_rows = most}));
   print_machine(m);
-  if (o.model.tp > 1) RETURN_IF_ERROR(print_ranks(m.checkpoint, o.model.tp, false));
+  if (const int ranks = m.choice.options.tp; ranks > 1)
+    RETURN_IF_ERROR(print_ranks(m.checkpoint, ranks, false));
   fmt::print("{} on {}: {:.0f} GB/s measured", o.model.model, m.caps.name, ceiling.bytes_per_second / 1e9);
   if (ceiling.flops_per_second > 0)
     fmt::print(", {:.0f} TFLOP/s by the data sheet", ceiling.flops_per_second / 1e12);
@@ -292,7 +295,7 @@ Run add_plan(CLI::App& app) {
       "  moesaic plan -m dummy:gpt-oss-120b --device-model h200 --tokens 1,16,4096\n"
       "  moesaic plan -m dummy:gpt-oss-120b --device-model h200 --tp 4");
   return [o, &c] {
-    if (!o->device_model.empty() && o->model.tp > 1 && c.count("--tokens") > 0)
+    if (!o->device_model.empty() && o->model.tp != 1 && c.count("--tokens") > 0)
       return usage(invalid("--tokens: ranks are projected for one token"));
     if (!o->device_model.empty() && o->device_model != kH200 && c.count("--tokens") == 0) o->tokens = {1, 8};
     return run_plan(*o);

@@ -154,8 +154,7 @@ Status run_profile(const ProfileOptions& o) {
                  m.backend->caps().name);
   RETURN_IF_ERROR(check_context(tokens, m.checkpoint.config, "depth and steps together"));
   ASSIGN_OR_RETURN(DraftParts parts, DraftParts::open(o.speculative, m.checkpoint));
-  ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(o.model, max_rows));
-  ASSIGN_OR_RETURN(engine.draft, parts.plan(*m.backend, choice.options, engine));
+  ASSIGN_OR_RETURN(engine.draft, parts.plan(*m.backend, m.choice.options, engine));
   RETURN_IF_ERROR(load(m, {.context = tokens, .max_rows = max_rows, .draft = engine.draft}));
   RETURN_IF_ERROR(parts.load(*m.backend, m.checkpoint));
   ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,

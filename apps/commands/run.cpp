@@ -7,6 +7,7 @@
 
 #include <climits>
 
+#include "api/choose_ranks.h"
 #include "api/fingerprint.h"
 #include "api/model_parts.h"
 #include "base/error.h"
@@ -51,9 +52,8 @@ Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
                               .max_rows = 0,
                               .prefix_cache = !o.has_prompt || kept.any(),
                               .draft_tokens = o.draft_tokens};
-  ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(o.model, 0));
   ASSIGN_OR_RETURN(DraftParts drafts, DraftParts::open(o.speculative, m.checkpoint));
-  ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(m.checkpoint, options, choice, m.backend, &drafts));
+  ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(m.checkpoint, options, m.choice, m.backend, &drafts));
   RETURN_IF_ERROR(load(m, plan.demand));
   RETURN_IF_ERROR(drafts.load(*m.backend, m.checkpoint));
   RETURN_IF_ERROR(fit_again(plan, m.checkpoint, *m.backend));
@@ -122,6 +122,8 @@ Status run_run(RunOptions o) {
   ASSIGN_OR_RETURN(AnswerGrammar grammar, grammar_of(o));
   ASSIGN_OR_RETURN(const std::string prompt, prompt_of(o));
   RETURN_IF_ERROR(offer_to_get(o.model.model));
+  o.model.context = o.context;
+  o.model.one_rank = one_rank_reason(o.speculative, o.kv_host > 0 || !o.kv_disk.empty());
   ASSIGN_OR_RETURN(LoadedModel loaded, prepare_model(o.model, 0));
   RETURN_IF_ERROR(check_context(o.context, loaded.checkpoint.config, "--ctx"));
   ASSIGN_OR_RETURN(Model model, load_model(o, loaded));

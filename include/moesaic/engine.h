@@ -31,6 +31,9 @@ namespace moesaic {
 
 struct ModelParts;  // of the program itself
 
+// Values of OpenOptions::tp beside a number: as many ranks as pay, and one for each NUMA node of the host.
+inline constexpr int kAutoRanks = 0, kRankPerNode = -1;
+
 struct OpenOptions {
   std::string device = "auto";  // auto, cpu, cuda[:i], cuda:i,j (a rank each) or reference
   int threads = 0;  // of the cpu device; 0: one per physical core, within affinity and cgroup quota
@@ -86,7 +89,9 @@ struct OpenOptions {
   std::string kv_disk = {};
   // Ranks that compute the model together, 1 to 8: each has a part of the weights and of K and V. On cuda
   // each has a GPU, from `device` on, or those of a device "cuda:0,2"; else a part of `threads`. Answers are
-  // the same bits, on cuda with batch_invariant (docs/design/parallel.md).
+  // the same bits, on cuda with batch_invariant (docs/design/parallel.md). kAutoRanks: the GPUs that the
+  // model needs, or more where they answer one request sooner by a projection. kRankPerNode: cpu: a rank on
+  // each NUMA node, with its weights there. What cannot work is one rank (ModelInfo::ranks).
   int tp = 1;
   // cuda: where the experts' weights are. gpu; host:N, those of N layers in host memory, which the CPU
   // computes by `threads` threads; host, those of all layers; auto, of as many as do not fit on the device.
@@ -114,6 +119,7 @@ struct ModelInfo {
   std::string name;            // the model's
   DeviceInfo device;           // memory_free as of now
   std::string device_reason;   // "asked for", "the first usable", or why no GPU is used
+  std::string ranks;           // how many, and why, where tp is no number; else empty
   int64_t stored_bytes = 0;    // of the weights, as the model's files have them
   MemoryUse memory;            // on the device
   int context = 0;             // tokens

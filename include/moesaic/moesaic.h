@@ -125,10 +125,13 @@ typedef struct moesaic_options {
   int32_t no_tuning;   /* 1: cuda: kernels are not measured at the first load on a device: engine.h, tune */
   double kv_host;      /* GiB of host memory for what leaves the KV cache; 0: none */
   const char* kv_disk; /* DIR or DIR:GiB for the same, found again after a restart; "": none: engine.h */
-  int32_t tp;          /* ranks that compute the model together, 1 to 8: engine.h */
+  int32_t tp;          /* ranks that compute the model together, 1 to 8, or one of the values below */
   const char* experts; /* cuda: "gpu", "host", "host:LAYERS" or "auto"; "": engine.h */
   double gpu_memory;   /* cuda: GiB of the device's memory that may be taken; 0: all that is free */
 } moesaic_options;
+
+/* Values of moesaic_options.tp: as many ranks as pay, and one for each NUMA node of the host: engine.h. */
+enum { MOESAIC_TP_AUTO = 0, MOESAIC_TP_NUMA = -1 };
 
 void moesaic_options_init(moesaic_options* options, size_t size); /* size: sizeof(moesaic_options) */
 
@@ -158,6 +161,7 @@ typedef struct moesaic_info {
   int64_t stored_bytes;                                   /* of the weights, as the model's files have them */
   const char* batch_reason; /* "asked for", "as many as pay on this device" or "memory" */
   int32_t max_rows;         /* tokens of a step, at most */
+  const char* ranks;        /* how many, and why, where tp was no number; else "" */
 } moesaic_info;
 
 /* Set info->size to sizeof(moesaic_info) first. */

@@ -168,7 +168,7 @@ class _Base:
                  kv_tokens: int = 0, max_rows: int = 0, threads: int = 0, cpu_pin: str = "auto", prefix_cache: bool = True,
                  dense: str = "keep", tokenizer: str = "", moe_path: str = "auto", cpu_prefetch: str = "auto",
                  batch_invariant: bool = False, tune: bool = True, lora: str | Sequence[str] = (), speculative: str = "none", draft_tokens: int = 0,
-                 kv_host: float = 0, kv_disk: str = "", tp: int = 1, experts: str = "", gpu_memory: float = 0, seed: int | None = None, use_tqdm_on_load: bool = True,
+                 kv_host: float = 0, kv_disk: str = "", tp: int | str = 1, experts: str = "", gpu_memory: float = 0, seed: int | None = None, use_tqdm_on_load: bool = True,
                  progress: Callable[[int, int], bool | None] | None = None) -> None:
         """Opens a model. Other names that vLLM has are taken, too, or refused with the one to use (docs/user/python.md).
 
@@ -192,7 +192,8 @@ class _Base:
         kv_host: GiB of host memory for blocks of the prefix cache whose pages others needed. kv_disk: DIR or DIR:GiB,
             a folder for the same, found again by the next process.
         tp: ranks that compute the model together, each with its part of the weights: on cuda a GPU each, on cpu a
-            part of the threads. vLLM: tensor_parallel_size.
+            part of the threads; auto: the GPUs that the model needs, or more where they answer sooner; numa: on cpu one for
+            each NUMA node. vLLM: tensor_parallel_size.
         experts: cuda: gpu; host:N, the experts of N layers in host memory, which the CPU computes; host, of all layers;
             auto, of as many as do not fit. gpu_memory: cuda: GiB that the model may take of the GPU; experts are then auto.
         seed: requests without a seed of their own get theirs from this one, in the order in which they are made; None:

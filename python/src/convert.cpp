@@ -55,6 +55,16 @@ bool set(const std::string& name, const char* member, nb::handle value, T& targe
   return true;
 }
 
+// A number, "auto" or "numa".
+bool set_ranks(const std::string& name, nb::handle value, int& target) {
+  if (name != "tp" || !nb::isinstance<nb::str>(value)) return set(name, "tp", value, target);
+  const std::string text = nb::cast<std::string>(value);
+  if (text != "auto" && text != "numa")
+    throw Failure(StatusCode::kInvalidArgument, fmt::format("tp: '{}' is not a number, auto or numa", text));
+  target = text == "auto" ? kAutoRanks : kRankPerNode;
+  return true;
+}
+
 void set(const std::string& name, nb::handle value, OpenOptions& o) {
   const bool known =
       set(name, "device", value, o.device) || set(name, "threads", value, o.threads) ||
@@ -67,7 +77,7 @@ void set(const std::string& name, nb::handle value, OpenOptions& o) {
       set(name, "batch_invariant", value, o.batch_invariant) || set(name, "tune", value, o.tune) ||
       set(name, "lora", value, o.lora) || set(name, "speculative", value, o.speculative) ||
       set(name, "draft_tokens", value, o.draft_tokens) || set(name, "kv_host", value, o.kv_host) ||
-      set(name, "kv_disk", value, o.kv_disk) || set(name, "tp", value, o.tp) ||
+      set(name, "kv_disk", value, o.kv_disk) || set_ranks(name, value, o.tp) ||
       set(name, "experts", value, o.experts) || set(name, "gpu_memory", value, o.gpu_memory);
   if (!known) throw Failure(StatusCode::kInvalidArgument, fmt::format("unknown option '{}'", name));
 }
@@ -134,6 +144,7 @@ nb::dict describe(const ModelInfo& info) {
   d["name"] = info.name;
   d["device"] = describe(info.device);
   d["device_reason"] = info.device_reason;
+  d["ranks"] = info.ranks;
   d["memory_used"] = info.memory.sum();
   d["weights_bytes"] = info.memory.weights;
   d["kv_cache_bytes"] = info.memory.kv_cache;

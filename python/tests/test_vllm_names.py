@@ -56,6 +56,12 @@ def test_values_that_ask_for_nothing_are_taken(llm):
         pass
 
 
+@pytest.mark.parametrize("ranks", ["auto", "numa"])
+def test_the_number_of_ranks_is_chosen(ranks):
+    with LLM("tiny", device="cpu", tp=ranks, context=512) as llm:
+        assert re.match("one rank: |[2-8] ranks, one for each NUMA node", llm.info["ranks"])
+
+
 @pytest.mark.parametrize("call, message", [
     (lambda llm: LLM(), "LLM: model is missing"),
     (lambda llm: LLM("tiny", "cpu"), "LLM: only model may stand without its name"),
@@ -64,6 +70,7 @@ def test_values_that_ask_for_nothing_are_taken(llm):
     (lambda llm: LLM("tiny", pipeline_parallel_size=2), "pipeline_parallel_size: a model runs on one device"),
     (lambda llm: LLM("tiny", device="cpu", tensor_parallel_size=3), "tp 3: the model has 2 KV heads"),
     (lambda llm: LLM("tiny", tp=9), "tp: 9 ranks; expected 1 to 8"),
+    (lambda llm: LLM("tiny", tp="most"), "tp: 'most' is not a number, auto or numa"),
     (lambda llm: LLM("tiny", gpu_memory_utilization=0.5), "gpu_memory_utilization: use kv_tokens"),
     (lambda llm: LLM("tiny", max_model_len=100, context=100), "max_model_len: is context here"),
     (lambda llm: LLM("tiny", max_model_len="8k"), "max_model_len: '8k' is not a whole number"),

@@ -137,7 +137,8 @@ moesaic_info info_of(const ModelInfo& i, int64_t memory_free) {
                     .workspace_bytes = i.memory.workspace,
                     .stored_bytes = i.stored_bytes,
                     .batch_reason = i.batch_reason.c_str(),
-                    .max_rows = i.max_rows};
+                    .max_rows = i.max_rows,
+                    .ranks = i.ranks.c_str()};
   info.device.memory_free = memory_free;
   return info;
 }

@@ -323,6 +323,28 @@ TEST(CApiOptions, FormatsAndTokenizer) {
   refused(&moesaic_options::tokenizer, "/nowhere/tokenizer.json");
 }
 
+TEST(CApiOptions, RanksAreChosen) {
+  moesaic_options options;
+  moesaic_options_init(&options, sizeof options);
+  EXPECT_EQ(options.tp, 1);
+  options.device = "cpu";
+  options.context = 512;
+  options.tp = MOESAIC_TP_AUTO;
+  moesaic_model* model = nullptr;
+  ASSERT_EQ(moesaic_open(kTiny, &options, &model), MOESAIC_OK) << moesaic_last_error();
+  moesaic_info info{.size = sizeof info};
+  ASSERT_EQ(moesaic_model_info(model, &info), MOESAIC_OK);
+  EXPECT_STREQ(
+      info.ranks,
+      "one rank: those of a host share its memory (options.device cpu options.tp numa has one for each "
+      "NUMA node)");
+  moesaic_close(model);
+  options.tp = MOESAIC_TP_NUMA - 1;
+  EXPECT_EQ(moesaic_open(kTiny, &options, &model), MOESAIC_INVALID_ARGUMENT);
+  EXPECT_STREQ(moesaic_last_error(),
+               "options.tp: -2 ranks; expected 1 to 8, 0 (auto) or -1 (one for each NUMA node)");
+}
+
 TEST(CApiOptions, Adapters) {
   moesaic_options options;
   moesaic_options_init(&options, sizeof options);

@@ -348,7 +348,7 @@ TEST(EmbeddingErrors, NameTheApisWords) {
       {{.threads = -1}, "options.threads"},
       {{.threads = 1'000'000'000}, "options.threads"},
       {{.cpu_pin = "yes"}, "options.cpu_pin"},
-      {{.device = "cpu", .tp = 0}, "options.tp"},
+      {{.device = "cpu", .tp = -2}, "options.tp"},
       {{.device = "cpu", .tp = 9}, "options.tp"},
       {{.device = "cpu", .tp = 3}, "options.tp"},
       {{.context = -1}, "options.context"},

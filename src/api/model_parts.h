@@ -17,6 +17,7 @@ namespace moesaic {
 struct DeviceChoice {
   std::string device;  // "auto", or as asked for
   BackendOptions options;
+  std::string ranks = {};  // why so many, where settle_ranks() has chosen; empty: as asked for
 };
 
 // The engine's options: those that were asked for, and those that were chosen where nothing was.

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "api/bundled_model.h"
+#include "api/choose_ranks.h"
 #include "api/fingerprint.h"
 #include "api/model_parts.h"
 #include "api/option_words.h"
@@ -39,8 +40,9 @@ Status check(const OpenOptions& o) {
   if (o.max_rows > 0 && o.max_rows < o.max_batch)
     return invalid("options.max_rows: {} is less than options.max_batch, {}", o.max_rows, o.max_batch);
   if (o.kv_tokens < 0) return invalid("options.kv_tokens: {} tokens", o.kv_tokens);
-  if (o.tp < 1 || o.tp > kMostRanks)
-    return invalid("options.tp: {} ranks; expected 1 to {}", o.tp, kMostRanks);
+  if (o.tp < kRankPerNode || o.tp > kMostRanks)
+    return invalid("options.tp: {} ranks; expected 1 to {}, {} (auto) or {} (one for each NUMA node)", o.tp,
+                   kMostRanks, kAutoRanks, kRankPerNode);
   if (!(o.gpu_memory >= 0 && o.gpu_memory <= kMostGib))
     return invalid("options.gpu_memory: {} GiB; expected 0 to {}", o.gpu_memory, kMostGib);
   RETURN_IF_ERROR(named("experts", expert_placement(o.experts, o.gpu_memory).status()));
@@ -212,11 +214,19 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   ASSIGN_OR_RETURN(const KvStoreOptions kept, kv_store_options(o.kv_host, o.kv_disk));
   ASSIGN_OR_RETURN(KvTiers tiers, KvTiers::open(kept));
   ASSIGN_OR_RETURN(const BackendOptions device, backend_options(o));
-  ASSIGN_OR_RETURN(auto backend, create_backend(o.device, device));
+  DeviceChoice choice{o.device, device};
+  std::unique_ptr<Backend> backend;
+  if (o.tp > 0) {
+    ASSIGN_OR_RETURN(backend, create_backend(choice.device, choice.options));
+  }
   ASSIGN_OR_RETURN(const std::string folder, model_path(path));
   ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(folder));
   RETURN_IF_ERROR(named("lora", apply_lora(o.lora, checkpoint.config, checkpoint.weights)));
   RETURN_IF_ERROR(check_sizes(o, checkpoint.config));
+  if (backend == nullptr) {
+    RETURN_IF_ERROR(settle_ranks(checkpoint, o.context, one_rank_reason(o.speculative, kept.any()), choice));
+    ASSIGN_OR_RETURN(backend, create_backend(choice.device, choice.options));
+  }
   auto tokenizer = tokenizer_for(checkpoint, o.tokenizer);
   RETURN_IF_ERROR(o.tokenizer.empty() ? tokenizer.status() : named("tokenizer", tokenizer.status()));
   const EngineOptions wanted{.context = o.context,
@@ -227,8 +237,7 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
                              .draft_tokens = o.draft_tokens};
   auto drafts = DraftParts::open(o.speculative, checkpoint);
   RETURN_IF_ERROR(named("speculative", drafts.status()));
-  ASSIGN_OR_RETURN(EnginePlan plan,
-                   plan_engine(checkpoint, wanted, {o.device, device}, backend, &drafts.value()));
+  ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(checkpoint, wanted, choice, backend, &drafts.value()));
   ByteProgress progress(checkpoint.weights, o.progress);
   RETURN_IF_ERROR(report(std::ref(progress), 0, 0));
   RETURN_IF_ERROR(load_weights(checkpoint, plan.demand, *backend, std::ref(progress)));
@@ -269,17 +278,20 @@ Result<EnginePlan> plan_engine(const Checkpoint& checkpoint, const EngineOptions
                                DraftParts* drafts) {
   const bool chosen = choice.device == "auto";
   const bool gpu = backend->device().backend == "cuda";
+  std::string ranks = choice.ranks;
   std::string reason = !chosen ? "asked for"
                        : gpu   ? "the first usable"
                                : "no GPU is usable: " + no_gpu_reason();
   Result<EnginePlan> plan = plan_on(checkpoint, wanted, choice.options, drafts, *backend);
   if (chosen && gpu && plan.status().code() == StatusCode::kOutOfMemory) {
     reason = "no GPU is usable: " + plan.status().message();
-    ASSIGN_OR_RETURN(backend, create_backend("cpu", choice.options));
-    plan = plan_on(checkpoint, wanted, choice.options, drafts, *backend);
+    BackendOptions host = choice.options;
+    if (!ranks.empty()) host.tp = 1, ranks = {};
+    ASSIGN_OR_RETURN(backend, create_backend("cpu", host));
+    plan = plan_on(checkpoint, wanted, host, drafts, *backend);
   }
   if (!plan.ok()) return plan;
-  plan->info.device_reason = reason;
+  plan->info.device_reason = reason, plan->info.ranks = option_words(ranks);
   if (chosen && plan->info.device.backend != "cuda") log(LogLevel::kWarning, reason);
   return plan;
 }
@@ -319,6 +331,7 @@ std::vector<std::string> describe(const ModelInfo& i) {
                   i.mixed_rows > 0 ? fmt::format(", {} while requests decode", i.mixed_rows) : ""),
       fmt::format("KV cache {} tokens for all requests: {}", i.kv_tokens, i.kv_reason),
       fmt::format("speculative decoding: {}", speculative)};
+  if (!i.ranks.empty()) lines.push_back(i.ranks);
   if (!i.experts.empty()) lines.push_back(i.experts);
   if (!i.measured.empty()) lines.push_back(i.measured);
   return lines;

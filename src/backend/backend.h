@@ -86,6 +86,9 @@ struct BackendOptions {
   // `rank` is for the backend of one of them.
   int tp = 1;
   RankPlace rank;
+  // cpu: as many ranks as the machine has NUMA nodes with threads, each with its threads and its memory on
+  // one.
+  bool rank_per_node = false;
   // cpu, and cuda's experts in host memory: of all ranks together; 0: one per core, within affinity and
   // cgroup quota (base/cpu_topology.h)
   int threads = 0;

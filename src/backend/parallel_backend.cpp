@@ -62,6 +62,7 @@ struct Ranks {
   uint64_t jobs = 0;
   size_t running = 0, failed = 0;
   bool over = false;
+  std::vector<ThreadPlan::Node> nodes;  // by rank, or none
 };
 
 Status run_job(const Job& job, int rank, Backend& backend) {
@@ -75,6 +76,7 @@ Status run_job(const Job& job, int rank, Backend& backend) {
 }
 
 void work(const std::shared_ptr<Ranks>& ranks, int rank) {
+  if (!ranks->nodes.empty()) stay_on(ranks->nodes[static_cast<size_t>(rank)]);
   uint64_t seen = 0;
   std::unique_lock lock(ranks->mutex);
   while (true) {
@@ -124,9 +126,10 @@ class SharedConversion {
 class ParallelBackend final : public Backend {
  public:
   ParallelBackend(std::vector<std::unique_ptr<Backend>> backends, std::shared_ptr<Exchange> exchange,
-                  const RankFailures& failures)
-      : limit_(failures.limit), together_(failures.together) {
+                  const RankManner& manner)
+      : limit_(manner.limit), together_(manner.together) {
     ranks_->backends = std::move(backends), ranks_->exchange = std::move(exchange);
+    ranks_->nodes = manner.nodes;
     for (size_t rank = 0; rank < count(); ++rank) threads_.emplace_back(work, ranks_, static_cast<int>(rank));
   }
   ~ParallelBackend() override;
@@ -387,9 +390,8 @@ Status ParallelBackend::edit_rows(std::span<const EditedRow> rows) {
 }  // namespace
 
 std::unique_ptr<Backend> make_parallel_backend(std::vector<std::unique_ptr<Backend>> ranks,
-                                               std::shared_ptr<Exchange> exchange,
-                                               const RankFailures& failures) {
-  return std::make_unique<ParallelBackend>(std::move(ranks), std::move(exchange), failures);
+                                               std::shared_ptr<Exchange> exchange, const RankManner& manner) {
+  return std::make_unique<ParallelBackend>(std::move(ranks), std::move(exchange), manner);
 }
 
 }  // namespace moesaic

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/cpu_topology.h"
 
 namespace moesaic {
 
@@ -14,16 +15,17 @@ namespace moesaic {
 // end, a step that hangs is an error within ten.
 inline constexpr double kRankLimit = 8;
 
-struct RankFailures {
+struct RankManner {
   double limit = kRankLimit;
   // After a step that only some ranks fail the backend is lost: what the others have begun no longer matches.
   bool together = false;
+  std::vector<ThreadPlan::Node> nodes = {};  // by rank: where its thread stays; empty: anywhere
 };
 
 // ranks: made with the places [0, size) of this exchange. A rank that fails ends the step with its error. One
 // that does not come back is lost, and with it the backend: every later step is an error.
 std::unique_ptr<Backend> make_parallel_backend(std::vector<std::unique_ptr<Backend>> ranks,
                                                std::shared_ptr<Exchange> exchange,
-                                               const RankFailures& failures = {});
+                                               const RankManner& manner = {});
 
 }  // namespace moesaic

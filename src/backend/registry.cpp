@@ -2,6 +2,7 @@
 #include <charconv>
 #include <optional>
 #include <set>
+#include <thread>
 
 #include "backend/backend.h"
 #include "backend/cpu/cpu_backend.h"
@@ -11,6 +12,7 @@
 #endif
 #include "backend/moe_operator.h"
 #include "backend/parallel_backend.h"
+#include "backend/rank_gpus.h"
 #include "backend/step_operator.h"
 #include "backend/warm_up.h"
 #include "base/cpu_topology.h"
@@ -50,44 +52,71 @@ constexpr Entry kBackends[] = {
     {"reference", never_absent, create_reference_backend, reference_devices},
 };
 
-// Each rank of a host gets its part of the threads.
-int threads_of_rank(const BackendOptions& options) {
-  const int all =
-      options.threads > 0
-          ? options.threads
-          : plan_threads(read_cpu_topology(options.system_root, current_affinity()), 0, options.cpu_pin)
-                .threads;
-  return std::max(1, all / options.tp);
+// The threads of all ranks of a host together.
+ThreadPlan threads_of_ranks(const BackendOptions& options) {
+  return plan_threads(read_cpu_topology(options.system_root, current_affinity()), options.threads,
+                      options.cpu_pin);
 }
 
-Result<std::unique_ptr<Backend>> create_ranks(const Entry& entry, const BackendOptions& options) {
+Status check_rank_options(const Entry& entry, const BackendOptions& options, const ThreadPlan& threads) {
   if (options.tp < 1 || options.tp > kMostRanks)
     return invalid("--tp {}: 1 to {} ranks", options.tp, kMostRanks);
-  const bool cuda = entry.name == std::string_view("cuda");
-  if (cuda && (options.experts.automatic || options.experts.host_layers != 0 || options.gpu_memory > 0))
+  if (entry.name == std::string_view("cuda") &&
+      (options.experts.automatic || options.experts.host_layers != 0 || options.gpu_memory > 0))
     return error(StatusCode::kUnsupported,
                  "--tp {}: experts in host memory (--experts, --gpu-memory) have one rank; use --tp 1",
                  options.tp);
+  if (options.rank_per_node &&
+      (entry.name != std::string_view("cpu") || threads.nodes.size() != static_cast<size_t>(options.tp)))
+    return invalid("--tp numa: {} ranks on device {}, which has threads on {} NUMA nodes", options.tp,
+                   entry.name, threads.nodes.size());
+  return {};
+}
+
+// On a thread that stays on the node, whose threads and memory are then there, too.
+Result<std::unique_ptr<Backend>> create_on_node(const Entry& entry, const BackendOptions& options,
+                                                const ThreadPlan::Node& node) {
+  Result<std::unique_ptr<Backend>> made = error(StatusCode::kInternal, "no backend");
+  std::thread([&] {
+    stay_on(node);
+    made = entry.create(options);
+  }).join();
+  return made;
+}
+
+Result<std::unique_ptr<Backend>> create_ranks(const Entry& entry, const BackendOptions& options) {
+  const ThreadPlan threads = threads_of_ranks(options);
+  RETURN_IF_ERROR(check_rank_options(entry, options, threads));
   const auto exchange = std::make_shared<Exchange>(options.tp, kRankLimit);
   BackendOptions own = options;
-  own.tp = 1, own.threads = threads_of_rank(options);
+  own.tp = 1, own.threads = std::max(1, threads.threads / options.tp);
   // Nothing is tuned: a measurement beside other ranks holds for nobody else, and all ranks must choose the
   // same kernels.
   own.tuning_folder = {}, own.tune = false;
   std::vector<std::unique_ptr<Backend>> ranks;
   for (int rank = 0; rank < options.tp; ++rank) {
+    const auto index = static_cast<size_t>(rank);
     own.rank = {.share = {.rank = rank, .ranks = options.tp}, .exchange = exchange};
-    own.device = options.devices.empty() ? options.device + rank : options.devices[static_cast<size_t>(rank)];
+    own.device = options.devices.empty() ? options.device + rank : options.devices[index];
     if (rank > 0) own.router_trace = nullptr;
-    ASSIGN_OR_RETURN(ranks.emplace_back(), entry.create(own));
+    if (options.rank_per_node) own.threads = threads.nodes[index].threads;
+    ASSIGN_OR_RETURN(ranks.emplace_back(), options.rank_per_node
+                                               ? create_on_node(entry, own, threads.nodes[index])
+                                               : entry.create(own));
   }
-  return make_parallel_backend(std::move(ranks), exchange, {.together = cuda});
+  return make_parallel_backend(
+      std::move(ranks), exchange,
+      {.together = entry.name == std::string_view("cuda"),
+       .nodes = options.rank_per_node ? threads.nodes : std::vector<ThreadPlan::Node>()});
 }
 
-// Returns the indices behind the colon of "cuda:0,1".
-Result<std::vector<int>> device_indices(const std::string& device, size_t from) {
+}  // namespace
+
+Result<std::vector<int>> device_indices(const std::string& device) {
   std::vector<int> indices;
-  const char *at = device.data() + from, *const end = device.data() + device.size();
+  const size_t colon = device.find(':');
+  if (colon == std::string::npos) return indices;
+  const char *at = device.data() + colon + 1, *const end = device.data() + device.size();
   while (true) {
     int& index = indices.emplace_back();
     const auto [stop, code] = std::from_chars(at, end, index);
@@ -98,8 +127,6 @@ Result<std::vector<int>> device_indices(const std::string& device, size_t from) 
   }
 }
 
-}  // namespace
-
 Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const BackendOptions& options) {
   const size_t colon = device.find(':');
   const std::string kind = device.substr(0, colon);
@@ -107,7 +134,7 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
   if (colon != std::string::npos) {
     if (kind != "cuda")
       return invalid("unknown device '{}': use auto, cpu, cuda, cuda:N or reference", device);
-    ASSIGN_OR_RETURN(const std::vector<int> indices, device_indices(device, colon + 1));
+    ASSIGN_OR_RETURN(const std::vector<int> indices, device_indices(device));
     chosen.device = indices[0];
     if (indices.size() > 1) {
       const int count = static_cast<int>(indices.size());
@@ -132,6 +159,7 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
 }
 
 #if !MOESAIC_CUDA
+std::vector<RankGpu> rank_gpus() { return {}; }
 Result<std::string> warm_up(const std::string&, int, const std::function<void(const WarmKernel&)>&) {
   return error(StatusCode::kUnsupported, "warmup: {}", cuda_absent());
 }

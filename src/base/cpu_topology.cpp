@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <linux/mempolicy.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -266,6 +269,23 @@ ThreadPlan plan_threads(const CpuTopology& t, int wanted, bool pin) {
   }
   plan.pin = pin && plan.nodes.size() > 1;
   return plan;
+}
+
+void run_on(const std::vector<int>& cpus) {
+  if (cpus.empty()) return;
+  std::vector<cpu_set_t> set(static_cast<size_t>(cpus.back()) / CPU_SETSIZE + 1);
+  const size_t bytes = set.size() * sizeof(cpu_set_t);
+  for (const int cpu : cpus) CPU_SET_S(cpu, bytes, set.data());
+  sched_setaffinity(0, bytes, set.data());
+}
+
+// What a thread is first to use is near it anyway, unless the process was started with another policy.
+void stay_on(const ThreadPlan::Node& node) {
+  run_on(node.cpus);
+  constexpr int kBits = std::numeric_limits<unsigned long>::digits;
+  std::vector<unsigned long> nodes(static_cast<size_t>(node.id) / kBits + 1);
+  nodes.back() = 1UL << (node.id % kBits);
+  syscall(SYS_set_mempolicy, MPOL_PREFERRED, nodes.data(), nodes.size() * kBits + 1);
 }
 
 std::vector<std::string> describe(const CpuTopology& t, const ThreadPlan& plan) {

@@ -71,6 +71,12 @@ struct ThreadPlan {
 // when the quota is used up holds up all others. pin: on machines with several nodes.
 ThreadPlan plan_threads(const CpuTopology& topology, int wanted, bool pin);
 
+// The calling thread, and those that it starts from now on, run on these CPUs. Where the system refuses, they
+// run anywhere.
+void run_on(const std::vector<int>& cpus);
+// The same on a node's CPUs, and the memory that they are the first to use is that node's while it has any.
+void stay_on(const ThreadPlan::Node& node);
+
 // Lines that tell people what was found and planned.
 std::vector<std::string> describe(const CpuTopology& topology, const ThreadPlan& plan);
 

@@ -120,19 +120,9 @@ void ThreadPool::take_items(int thread) {
   }
 }
 
-// To all CPUs of its node, between which the kernel goes on balancing. If it refuses, the thread runs
-// anywhere.
-void ThreadPool::pin(int thread) {
-  const std::vector<int>& cpus = plan_[home_of(thread)].cpus;
-  if (cpus.empty()) return;
-  std::vector<cpu_set_t> set(static_cast<size_t>(cpus.back()) / CPU_SETSIZE + 1);
-  const size_t bytes = set.size() * sizeof(cpu_set_t);
-  for (const int cpu : cpus) CPU_SET_S(cpu, bytes, set.data());
-  sched_setaffinity(0, bytes, set.data());
-}
-
 void ThreadPool::work(int thread) {
-  if (pinned_) pin(thread);
+  // To all CPUs of its node, between which the kernel goes on balancing.
+  if (pinned_) run_on(plan_[home_of(thread)].cpus);
   uint32_t done = 0;  // the loop that this worker has worked on last
   while (true) {
     // The end is a state, too: a flag of its own could be set between the looks at it and at the state, and

@@ -82,7 +82,6 @@ class ThreadPool {
   void run(std::span<const int64_t> ends, Call call, void* context);
   void take_items(int thread);
   int home_of(int thread) const;
-  void pin(int thread);
   void work(int thread);
 
   Call call_ = nullptr;

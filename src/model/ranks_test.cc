@@ -2,9 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "backend/backend.h"
+#include "base/error.h"
+#include "base/two_nodes.h"
 #include "core/rank_share.h"
 #include "model/forward.h"
 #include "model/random_model.h"
@@ -184,6 +188,46 @@ TEST(Ranks, LoadingReportsToItsCaller) {
   ModelWeights damaged = weights;
   damaged.layers[1].o = {};
   EXPECT_NE(backend->load(config, damaged, {}).message().find("missing"), std::string::npos);
+}
+
+// Threads of this process that may run on this CPU alone.
+int threads_on(int cpu) {
+  int count = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(thread.path() / "status");
+    for (std::string line; std::getline(status, line);)
+      count += line == fmt::format("Cpus_allowed_list:\t{}", cpu) ? 1 : 0;
+  }
+  return count;
+}
+
+// A rank on each NUMA node, all of whose threads stay there.
+TEST(Ranks, OneForEachNumaNode) {
+  if (!TwoNodes::usable()) GTEST_SKIP() << "CPUs 0 and 1 are not both usable";
+  const TwoNodes nodes;
+  const ModelConfig config = config_of(8);
+  const ModelWeights weights = make_random_model(config, {});
+  const BackendOptions options{
+      .tp = 2, .rank_per_node = true, .threads = 4, .system_root = nodes.root(), .max_rows = 64};
+  const int before[2] = {threads_on(0), threads_on(1)};
+  const auto backend = create_backend("cpu", options).value();
+  EXPECT_EQ(backend->load(config, weights, {}).message(), "");
+  EXPECT_EQ(backend->caps().threads, 4);
+  for (const int cpu : {0, 1}) EXPECT_EQ(threads_on(cpu) - before[cpu], 2) << cpu;
+  EXPECT_EQ(logits_of(config, weights, options, "cpu"),
+            logits_of(config, weights, {.threads = 1, .max_rows = 64}, "cpu"));
+}
+
+TEST(Ranks, NumaNodesAreTheCpus) {
+  const TwoNodes nodes;
+  const auto refusal = [&](const char* device, int tp, const std::string& root) {
+    return create_backend(device, {.tp = tp, .rank_per_node = true, .threads = 4, .system_root = root})
+        .status()
+        .message();
+  };
+  EXPECT_NE(refusal("reference", 2, nodes.root()).find("--tp numa: 2 ranks on device reference"),
+            std::string::npos);
+  EXPECT_NE(refusal("cpu", 3, nodes.root()).find("--tp numa: 3 ranks on device cpu"), std::string::npos);
 }
 
 }  // namespace

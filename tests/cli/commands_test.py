@@ -631,11 +631,11 @@ class Plan(Cli):
 
     def test_ranks_have_parts_and_are_projected(self):
         lines = self.ok("plan", "-m", "dummy:gpt-oss-120b", "--device-model", "h200", "--tp", 4).splitlines()
-        ranks = [[float(cell) for cell in line.strip("|").split("|")] for line in lines if re.match(r"\| [0-3] \|", line)]
+        ranks = [[float(cell) for cell in line.strip("|").split("|")] for line in lines if re.match(r"\| [0-3] \|", line) and line.count("|") == 9]
         self.assertEqual([rank[:2] for rank in ranks], [[0, 2], [1, 2], [2, 2], [3, 2]])
         one = self.ok("plan", "-m", "dummy:gpt-oss-120b", "--device-model", "h200", "--tp", 2)
         self.assertAlmostEqual(sum(rank[2] for rank in ranks), sum(
-            float(line.split("|")[3]) for line in one.splitlines() if re.match(r"\| [01] \|", line)), delta=1)
+            float(line.split("|")[3]) for line in one.splitlines() if re.match(r"\| [01] \|", line) and line.count("|") == 9), delta=1)
         self.assertTrue(any(line.startswith("projection for 4 H200") and "nothing was measured" in line for line in lines))
         self.assertIn("145 exchanges a step", "\n".join(lines))
         here = self.ok("plan", "-m", MODEL, "--device", "cpu", "--tp", 2, "--tokens", 1)
@@ -645,7 +645,30 @@ class Plan(Cli):
                               (["--device-model", "h200", "--dense", "mxfp8"], "--dense")):
             self.refused(2, message, "plan", "-m", "dummy:gpt-oss-20b", "--tp", 2, *args)
         self.refused(1, "--tp 3: the model has 2 KV heads", "plan", "-m", MODEL, "--device", "cpu", "--tp", 3)
-        self.refused(2, "--tp", "plan", "-m", MODEL, "--tp", 9)
+        for wrong in (9, 0, -1, "most"):
+            self.refused(2, "is not a whole number from 1 to 8, auto or numa", "plan", "-m", MODEL, f"--tp={wrong}")
+
+    def test_ranks_are_compared_with_replicas(self):
+        out = self.ok("plan", "-m", "dummy:gpt-oss-120b,dense=bf16", "--device-model", "h200", "--tp", 2)
+        rows = [[float(cell) for cell in line.strip("|").split("|")] for line in out.splitlines()
+                if re.match(r"\| \d+ \| \d+ \| \d+ \| \d+ \|", line) and line.count("|") == 6]
+        self.assertEqual([row[0] for row in rows], [2**i for i in range(11)])
+        for sequences, one, ranks, replicas, ratio in rows:
+            self.assertAlmostEqual(ratio, ranks / replicas, delta=0.02)
+        self.assertGreater(rows[0][4], 1)
+        self.assertRegex(out, r"2 ranks decode more than 2 replicas: at 1 and from 32 to 256 sequences")
+
+    def test_the_number_of_ranks_is_chosen_with_a_reason(self):
+        def note(*args):
+            done = self.moesaic("plan", "-m", MODEL, "--tokens", 1, *args)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return done.stderr
+        self.assertIn("one rank: those of a host share its memory", note("--device", "cpu", "--tp", "auto"))
+        self.assertRegex(note("--device", "cpu", "--tp", "numa"), r"one rank: there is one NUMA node|ranks, one for each NUMA node")
+        for message, *args in (("give a number", "--device-model", "h200", "--tp", "auto"),
+                               ("leave out --cpu-pin off", "--device", "cpu", "--tp", "numa", "--cpu-pin", "off")):
+            self.refused(2, message, "plan", "-m", MODEL, *args)
+        self.refused(2, "give a number", "verify", "-m", MODEL, "--tp", "auto")
 
     def test_pinning_is_auto_or_off(self):
         self.lines("--cpu-pin", "off")

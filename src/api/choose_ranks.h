@@ -1,0 +1,45 @@
+// How many ranks compute a model where nobody said a number: OpenOptions::tp is kAutoRanks or kRankPerNode.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "api/model_parts.h"
+#include "backend/rank_gpus.h"
+#include "base/cpu_topology.h"
+#include "checkpoint/checkpoint.h"
+
+namespace moesaic {
+
+// What is to be computed.
+struct RankedModel {
+  const ModelConfig& config;
+  const ModelWeights& weights;
+  std::optional<Format> dense;  // of projections and lm_head in memory; nothing: as stored
+  double cache_bytes = 0;       // of the least KV cache, on all ranks together
+  std::string one_only;         // why it has one rank whatever there is; empty: nothing
+};
+
+struct RankChoice {
+  int ranks = 1;
+  std::vector<int> gpus;  // one for each rank; empty: the host
+  std::string reason;     // one line: "2 GPUs (cuda:0,1): ..."
+};
+
+// The fewest that have room, or more where each doubling makes a token that much quicker (a projection).
+// gpus: those that may be taken, the first of which is taken in any case; not empty.
+RankChoice choose_gpus(const RankedModel& model, std::span<const RankGpu> gpus);
+// One for each node that has threads.
+RankChoice choose_nodes(const RankedModel& model, const ThreadPlan& threads);
+
+// Replaces kAutoRanks and kRankPerNode in choice.options.tp by a number, and says why in choice.ranks. What
+// cannot work becomes one rank, with the reason. one_only: as above. context: tokens that were asked for, or
+// 0. Before anything of the process uses CUDA.
+Status settle_ranks(const Checkpoint& checkpoint, int context, const std::string& one_only,
+                    DeviceChoice& choice);
+// Why a model with these options has one rank; empty: nothing.
+std::string one_rank_reason(const std::string& speculative, bool keeps_kv);
+
+}  // namespace moesaic

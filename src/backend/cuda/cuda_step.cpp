@@ -90,7 +90,7 @@ Status CudaBackend::make_room() {
 // sequences have drafts.
 Status CudaBackend::begin_graph() {
   graphs_.skip();
-  if (timed_) return timer_.begin(stream_);
+  if (timed_) return timer_.begin(stream_, !streams_);
   const bool single = shape_.rows == shape_.sequences,
              few = shape_.prefill_tiles == 0 && shape_.rows <= kMostDecodeRows,
              decodes = single ? shape_.prefill_tiles == 0 || target_.portable : few;

@@ -8,9 +8,11 @@ OpTimer::~OpTimer() {
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
 }
 
-Status OpTimer::begin(cudaStream_t stream) {
+Status OpTimer::begin(cudaStream_t stream, bool captures) {
   marks_.clear();
-  return check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "timing");
+  captures_ = captures;
+  return !captures ? Status()
+                   : check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "timing");
 }
 
 Status OpTimer::mark(int op, cudaStream_t stream) {
@@ -26,20 +28,26 @@ Status OpTimer::record(cudaStream_t stream) {
     RETURN_IF_ERROR(check(cudaEventCreate(&event), "timing"));
     events_.push_back(event);
   }
-  return check(cudaEventRecordWithFlags(events_[marks_.size()], stream, cudaEventRecordExternal), "timing");
+  const unsigned flags = captures_ ? cudaEventRecordExternal : cudaEventRecordDefault;
+  return check(cudaEventRecordWithFlags(events_[marks_.size()], stream, flags), "timing");
 }
 
-Status OpTimer::finish(cudaStream_t stream, std::span<OpProfile> ops) {
-  const Status last = record(stream);
+Status OpTimer::run_captured(cudaStream_t stream) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   Status status = check(cudaStreamEndCapture(stream, &graph), "timing");
-  if (status.ok()) status = last;
   if (status.ok()) status = check(cudaGraphInstantiate(&executable, graph, 0), "timing");
   if (status.ok()) status = check(cudaGraphLaunch(executable, stream), "timing");
   if (status.ok()) status = check(cudaStreamSynchronize(stream), "timing");
   if (executable != nullptr) cudaGraphExecDestroy(executable);
   if (graph != nullptr) cudaGraphDestroy(graph);
+  return status;
+}
+
+Status OpTimer::finish(cudaStream_t stream, std::span<OpProfile> ops) {
+  const Status last = record(stream);
+  Status status = captures_ ? run_captured(stream) : check(cudaStreamSynchronize(stream), "timing");
+  if (status.ok()) status = last;
   for (size_t i = 0; i < marks_.size() && status.ok(); ++i) {
     float ms = 0;
     status = check(cudaEventElapsedTime(&ms, events_[i], events_[i + 1]), "timing");

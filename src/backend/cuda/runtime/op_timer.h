@@ -1,6 +1,6 @@
-// The time of each op of one step, as a captured graph runs them: events stand between the ops as nodes of
-// the graph, so that launching costs what it costs in a replayed step. Ops do not overlap while they are
-// timed.
+// The time of each op of one step. Events stand between the ops, so that ops do not overlap while they are
+// timed. A step that may be captured is timed as a graph, in which launching costs what it costs in a
+// replayed step.
 #pragma once
 
 #include <vector>
@@ -17,14 +17,17 @@ class OpTimer {
   OpTimer(const OpTimer&) = delete;
   OpTimer& operator=(const OpTimer&) = delete;
 
-  // The stream is captured from begin() to finish(); what is put on it after mark(op) counts for op.
-  Status begin(cudaStream_t stream);
+  // What is put on the stream from mark(op) to the next mark, or to finish(), counts for op. captures: the
+  // stream is captured from begin() to finish(), which runs it; else it runs meanwhile.
+  Status begin(cudaStream_t stream, bool captures);
   Status mark(int op, cudaStream_t stream);
-  // Runs what was captured and adds the seconds of each op to ops[op].
+  // Waits for the step and adds the seconds of each op to ops[op].
   Status finish(cudaStream_t stream, std::span<OpProfile> ops);
 
  private:
   Status record(cudaStream_t stream);
+  Status run_captured(cudaStream_t stream);
+  bool captures_ = false;
   std::vector<cudaEvent_t> events_;  // used again by the next step
   std::vector<int> marks_;           // [n] the op that begins at event n
 };

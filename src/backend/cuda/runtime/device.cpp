@@ -77,6 +77,11 @@ Result<DeviceBuffer> DeviceBuffer::allocate(size_t bytes, const std::string& wha
   return buffer;
 }
 
+double page_bytes(size_t bytes) {
+  constexpr size_t kPage = 2u << 20, kShares = 1u << 20;
+  return static_cast<double>(bytes < kShares ? bytes : (bytes + kPage - 1) / kPage * kPage);
+}
+
 Status allocate(const std::vector<Wanted>& list, const std::string& what) {
   for (const Wanted& w : list) {
     ASSIGN_OR_RETURN(*w.buffer, DeviceBuffer::allocate(w.bytes, what));
@@ -86,7 +91,7 @@ Status allocate(const std::vector<Wanted>& list, const std::string& what) {
 
 double sum(const std::vector<Wanted>& list) {
   double bytes = 0;
-  for (const Wanted& w : list) bytes += static_cast<double>(w.bytes);
+  for (const Wanted& w : list) bytes += page_bytes(w.bytes);
   return bytes;
 }
 

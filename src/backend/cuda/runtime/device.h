@@ -52,13 +52,17 @@ class DeviceBuffer {
   size_t bytes_ = 0;
 };
 
+// What the device gives up for a buffer of so many bytes: from 1 MiB on whole pages of 2 MiB. Smaller ones
+// share pages.
+double page_bytes(size_t bytes);
+
 // Memory to allocate, one of a list.
 struct Wanted {
   DeviceBuffer* buffer;
   size_t bytes;
 };
 Status allocate(const std::vector<Wanted>& list, const std::string& what);
-double sum(const std::vector<Wanted>& list);
+double sum(const std::vector<Wanted>& list);  // of page_bytes()
 
 // The architectures that kernels were compiled for, as they are named to users.
 std::string_view compiled_code();

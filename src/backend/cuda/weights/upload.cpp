@@ -114,7 +114,7 @@ Result<DeviceBuffer> Uploader::allocate(size_t bytes, const char* part, const st
   const auto same = [&](const MemoryPart& p) { return p.name == part; };
   auto line = std::find_if(parts_.begin(), parts_.end(), same);
   if (line == parts_.end()) line = parts_.insert(parts_.end(), {.name = part});
-  line->bytes += static_cast<double>(bytes);
+  line->bytes += page_bytes(bytes);
   return counts_only() ? Result<DeviceBuffer>(DeviceBuffer()) : DeviceBuffer::allocate(bytes, name);
 }
 

@@ -21,7 +21,7 @@
 namespace moesaic {
 namespace {
 
-int host_prefill_rows(int) { return kHostPrefillRows; }
+int host_prefill_rows(const BackendOptions&) { return kHostPrefillRows; }
 
 struct Entry {
   const char* name;
@@ -29,7 +29,7 @@ struct Entry {
   std::string (*absent)();
   Result<std::unique_ptr<Backend>> (*create)(const BackendOptions&);
   std::vector<DeviceInfo> (*devices)();  // none if the backend is absent
-  int (*prefill_rows)(int device) = host_prefill_rows;
+  int (*prefill_rows)(const BackendOptions& options) = host_prefill_rows;
 };
 
 std::string never_absent() { return {}; }
@@ -40,7 +40,7 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions&) {
   return invalid("device cuda: {}; use --device cpu", cuda_absent());
 }
 std::vector<DeviceInfo> cuda_devices() { return {}; }
-int cuda_prefill_rows(int device) { return host_prefill_rows(device); }
+int cuda_prefill_rows(const BackendOptions& options) { return host_prefill_rows(options); }
 std::string cuda_code() { return {}; }
 void prepare_cuda_ranks() {}
 #endif
@@ -151,8 +151,7 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
     if (kind != entry.name && (kind != "auto" || !entry.absent().empty())) continue;
     if (chosen.gpu_memory > 0 && entry.name != std::string_view("cuda"))
       return invalid("--gpu-memory: device {} has no GPU memory", entry.name);
-    if (chosen.max_rows == 0)
-      chosen.max_rows = std::max(entry.prefill_rows(chosen.device), chosen.least_rows);
+    if (chosen.max_rows == 0) chosen.max_rows = std::max(entry.prefill_rows(chosen), chosen.least_rows);
     return chosen.tp == 1 ? entry.create(chosen) : create_ranks(entry, chosen);
   }
   return invalid("unknown device '{}': use auto, cpu, cuda, cuda:N or reference", device);

@@ -20,7 +20,7 @@ void prepare_cuda_ranks();
 std::vector<DeviceInfo> cuda_devices();
 // Rows of a step at which prefill runs at full speed, as far as the device's memory bears it: 4,096 rows of
 // the 20b take 0.7 GB.
-int cuda_prefill_rows(int device);
+int cuda_prefill_rows(const BackendOptions& options);
 Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions& options);
 
 }  // namespace moesaic

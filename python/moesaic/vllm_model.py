@@ -20,6 +20,7 @@ from vllm.model_executor.models import gpt_oss
 
 from . import _engine
 from . import vllm_plugin as plugin
+from . import vllm_crash
 from .vllm_attention import MoesaicAttentionBackend, StepMetadata
 
 _MOST_ROWS = 8192  # of a step at once; vLLM's larger ones run in parts
@@ -163,17 +164,19 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
         if not metadata:  # vLLM measures memory
             return out
         full, sliding = metadata[self._full], metadata[self._sliding]
-        self._bind()
-        self._step.run(rows, full.starts.shape[0] - 1, full.host_starts.data_ptr(), full.starts.data_ptr(), input_ids.data_ptr(),
-                       positions.data_ptr(), _tables(full), _tables(sliding), min(full.longest, self._longest), out.data_ptr(),
-                       torch.cuda.current_stream().cuda_stream)
+        with vllm_crash.noted():
+            self._bind()
+            self._step.run(rows, full.starts.shape[0] - 1, full.host_starts.data_ptr(), full.starts.data_ptr(),
+                           input_ids.data_ptr(), positions.data_ptr(), _tables(full), _tables(sliding),
+                           min(full.longest, self._longest), out.data_ptr(), torch.cuda.current_stream().cuda_stream)
         return out
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         hidden_states = hidden_states.contiguous()
         rows = hidden_states.shape[0]
         logits = torch.empty(rows, self.config.vocab_size, dtype=torch.float32, device=hidden_states.device)
-        self._step.logits(hidden_states.data_ptr(), rows, logits.data_ptr(), torch.cuda.current_stream().cuda_stream)
+        with vllm_crash.noted():
+            self._step.logits(hidden_states.data_ptr(), rows, logits.data_ptr(), torch.cuda.current_stream().cuda_stream)
         return logits
 
 

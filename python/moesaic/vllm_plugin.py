@@ -5,7 +5,8 @@ vLLM finds register() by the wheel's entry point in vllm.general_plugins. It doe
 1        all layers, by a model class of moesaic's own (vllm_model.py); the experts alone where that does not fit
 experts  the experts alone, by a quantization config for gpt-oss's MXFP4 checkpoints (vllm_experts.py)
 
-Where neither fits, one line of the log says why, and vLLM goes on with its own. MOESAIC_VLLM_DENSE=mxfp8 quantises lm_head and
+Where neither fits, one line of the log says why, and vLLM goes on with its own; also at the start after moesaic has crashed
+(vllm_crash.py). MOESAIC_VLLM_DENSE=mxfp8 quantises lm_head and
 the projections, too; MOESAIC_VLLM_GRAPHS=vllm lets vLLM capture the steps, which moesaic does else.
 """
 
@@ -177,12 +178,19 @@ def register() -> None:
             refuse(f"MOESAIC_VLLM is {_asked()!r:.40}, not 1 or experts")
         return
     try:
+        from . import vllm_crash
+
+        crashed = vllm_crash.earlier()
+        if crashed is not None:
+            return refuse(crashed)
         import vllm
 
         reason = _misfit()
         if reason is not None:
             return refuse(f"vLLM {vllm.__version__} has another interface than 0.25.1: {reason}")
         from vllm.model_executor.layers.quantization import register_quantization_config
+
+        vllm_crash.watch()
 
         register_quantization_config(QUANTIZATION)(importlib.import_module("moesaic.vllm_experts").MoesaicMxfp4Config)
         _separate_cache()

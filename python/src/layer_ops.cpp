@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "backend/layer_operators.h"
 #include "convert.h"
+#include "crash_note.h"
 #include "gil.h"
 #include "ops.h"
 
@@ -43,12 +44,14 @@ std::unique_ptr<DenseOperator> prepare(uintptr_t weight, const std::string& type
                            .row_stride = row_stride,
                            .bias = pointer(bias),
                            .bias_type = type_of(bias_type)};
+  const OwnCode own;
   const Unlocked release;
   return checked(prepare_dense(options, matrix, pointer(stream)));
 }
 
 void run(const DenseOperator& dense, int64_t tokens, uintptr_t x, uintptr_t out, const std::string& out_type,
          uintptr_t residual, uintptr_t workspace, size_t workspace_bytes, uintptr_t stream) {
+  const OwnCode own;
   check(dense.run(DenseCall{.tokens = tokens,
                             .x = pointer(x),
                             .out = pointer(out),
@@ -63,6 +66,7 @@ void norm_qkv_rope(const DenseOperator& dense, int64_t tokens, uintptr_t x, uint
                    uintptr_t positions, uintptr_t cos_sin, const std::string& cos_sin_type,
                    int64_t table_positions, uintptr_t slots, uintptr_t q, uintptr_t workspace,
                    size_t workspace_bytes, uintptr_t stream) {
+  const OwnCode own;
   check(dense.run(QkvCall{.tokens = tokens,
                           .x = pointer(x),
                           .norm = pointer(norm),
@@ -110,6 +114,7 @@ void attend(int device, int64_t rows, int64_t sequences, int heads, const CacheA
   call.lengths = static_cast<const int32_t*>(pointer(lengths));
   call.tables = static_cast<const int32_t*>(pointer(tables));
   call.scratch = {pointer(workspace), workspace_bytes}, call.stream = pointer(stream);
+  const OwnCode own;
   check(paged_attention(call));
 }
 

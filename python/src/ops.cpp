@@ -17,6 +17,7 @@
 #include "base/file_cache.h"
 #include "checkpoint/named_tensors.h"
 #include "convert.h"
+#include "crash_note.h"
 #include "gil.h"
 
 namespace moesaic::python {
@@ -55,6 +56,7 @@ std::unique_ptr<MoeOperator> prepare(const MatrixArgs& w13, const MatrixArgs& w2
                                    .offset = offset,
                                    .interleaved = interleaved};
   const MoeOperatorMatrix gate_up = matrix_of(w13), down = matrix_of(w2);
+  const OwnCode own;
   const Unlocked release;
   return checked(prepare_moe(options, gate_up, down, pointer(stream)));
 }
@@ -62,6 +64,7 @@ std::unique_ptr<MoeOperator> prepare(const MatrixArgs& w13, const MatrixArgs& w2
 void run(const MoeOperator& moe, int64_t tokens, const std::string& type, uintptr_t x, uintptr_t out,
          uintptr_t ids, bool ids64, uintptr_t weights, uintptr_t logits, const std::string& logits_type,
          uintptr_t workspace, size_t workspace_bytes, uintptr_t stream) {
+  const OwnCode own;
   check(moe.run({.tokens = tokens,
                  .type = type_of(type),
                  .x = pointer(x),
@@ -109,6 +112,7 @@ std::unique_ptr<StepOperator> prepare_step_operator(const std::string& config,
                                     .graphs = graphs,
                                     .tuning_folder = cache_folder()};
   auto made = [&] {
+    const OwnCode own;
     const Unlocked unlock;
     return prepare_step(options, model.config, model.weights);
   }();
@@ -126,6 +130,7 @@ StepPageTables tables_of(const TableArgs& args) {
 void run_step(StepOperator& step, int rows, int sequences, uintptr_t host_starts, uintptr_t starts,
               uintptr_t tokens, uintptr_t positions, const TableArgs& full, const TableArgs& sliding,
               int longest, uintptr_t out, uintptr_t stream) {
+  const OwnCode own;
   check(step.run({.rows = rows,
                   .sequences = sequences,
                   .host_starts = static_cast<const int32_t*>(pointer(host_starts)),
@@ -215,6 +220,7 @@ void add_ops(nb::module_& m) {
       .def(
           "logits",
           [](StepOperator& step, uintptr_t hidden, int rows, uintptr_t out, uintptr_t stream) {
+            const OwnCode own;
             check(step.logits(pointer(hidden), rows, static_cast<float*>(pointer(out)), pointer(stream)));
           },
           nb::arg("hidden"), nb::arg("rows"), nb::arg("out"), nb::arg("stream"));
@@ -226,6 +232,8 @@ void add_ops(nb::module_& m) {
         nb::arg("first_expert"), nb::arg("routed_experts"), nb::arg("top_k"), nb::arg("hidden"),
         nb::arg("intermediate"), nb::arg("alpha"), nb::arg("limit"), nb::arg("offset"),
         nb::arg("interleaved"), nb::arg("stream"));
+  m.def("note_crashes", &note_crashes, nb::arg("path"), nb::arg("text"), nb::arg("line"));
+  m.def("cache_folder", &cache_folder);
   add_layer_ops(m);
 }
 

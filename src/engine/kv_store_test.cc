@@ -225,6 +225,53 @@ TEST_P(Store, ADiskThatHangsHoldsNobodyUp) {
   EXPECT_EQ(run.requests.back()->reused, 288);
 }
 
+// A tier that has every part, and takes its time to read one.
+class SlowTier final : public KvTier {
+ public:
+  explicit SlowTier(std::chrono::milliseconds time) : time_(time) {}
+  bool has(const KvPartId& /*id*/) const override { return true; }
+  void touch(const KvPart& /*part*/) override {}
+  bool put(const KvPart& /*part*/, std::span<const std::byte> /*bytes*/) override { return true; }
+  std::shared_ptr<const KvBytes> get(const KvPart& /*part*/, size_t bytes) override {
+    std::this_thread::sleep_for(time_);
+    return std::make_shared<const KvBytes>(bytes);
+  }
+  KvTierStats stats() const override { return {}; }
+
+ private:
+  std::chrono::milliseconds time_;
+};
+
+// Reads 30 parts of 15 ms each for a prompt that takes so many seconds to compute; how it ended, and after
+// how many seconds.
+std::pair<KvFetch::State, double> slow_fetch(double compute_seconds) {
+  Harness run(false, kSmall);
+  const KvLayout layout = kv_layout(run.config, {.context = 1000}).value();
+  EXPECT_TRUE(run.backend.alloc_kv(layout).ok());
+  KvTiers tiers{.options = {.folder = "none"},
+                .disk = std::make_unique<SlowTier>(std::chrono::milliseconds(15))};
+  const auto store = KvStore::open(std::move(tiers), run.backend, run.config, layout, 1).value();
+  std::vector<KvPlace> places;
+  for (int32_t page = 0; page < 30; ++page)
+    places.push_back({.part = {.id = {.block = {1, static_cast<uint64_t>(page)}}}, .page = page});
+  const auto fetch = std::make_shared<KvFetch>(places);
+  const auto begun = std::chrono::steady_clock::now();
+  store->begin(fetch);
+  KvFetch::State state = KvFetch::State::kBegun;
+  while ((state = store->state(*fetch, compute_seconds)) == KvFetch::State::kBegun) store->wait();
+  store->cancel(*fetch);
+  return {state, std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count()};
+}
+
+// What is left to read is compared with the time to compute all of it, as far as that is known.
+TEST(StoreDisk, ASlowOneIsNotWaitedForWhereComputingIsFaster) {
+  EXPECT_EQ(slow_fetch(60).first, KvFetch::State::kArrived);
+  EXPECT_EQ(slow_fetch(0).first, KvFetch::State::kArrived);
+  const auto [state, seconds] = slow_fetch(0.1);
+  EXPECT_EQ(state, KvFetch::State::kFailed);
+  EXPECT_GE(seconds, 0.1);  // the rate is measured first
+}
+
 // As on a disk that is full.
 TEST(StoreDisk, OneThatTakesNothingChangesNothing) {
   const TemporaryFolder folder;

@@ -12,12 +12,12 @@ the projections, too; MOESAIC_VLLM_GRAPHS=vllm lets vLLM capture the steps, whic
 
 from __future__ import annotations
 
-import functools
 import importlib
-import inspect
 import logging
 import os
 from typing import Any
+
+from ._serving_engine import misfit, say, unfit_device
 
 _logger = logging.getLogger("vllm.moesaic")
 QUANTIZATION = "gpt_oss_mxfp4"
@@ -61,16 +61,7 @@ def dense_format() -> str:
 
 
 def _misfit(interface: tuple[tuple[str, str, str, list[str]], ...] = _INTERFACE) -> str | None:
-    """Why this vLLM's interface is not the one this was written for; None: it is."""
-    for module, owner, method, parameters in interface:
-        try:
-            cls = getattr(importlib.import_module("vllm." + module), owner)
-            found = list(inspect.signature(getattr(cls, method)).parameters)
-        except (ImportError, AttributeError) as error:
-            return f"{owner}.{method} is not there ({error})"
-        if found != parameters:
-            return f"{owner}.{method} takes {', '.join(found)}, not {', '.join(parameters)}"
-    return None
+    return misfit("vllm", interface)
 
 
 def unfit_layer(layer: Any) -> str | None:
@@ -89,22 +80,6 @@ def unfit_layer(layer: Any) -> str | None:
          or layer.routed_scaling_factor != 1.0 or layer.e_score_correction_bias is not None, "routing is not the softmax of the top k"),
     )
     return next((reason for unfit, reason in checks if unfit), None)
-
-
-@functools.cache
-def unfit_device() -> str | None:
-    import torch
-
-    if not torch.cuda.is_available():
-        return "there is no CUDA device"
-    major, minor = torch.cuda.get_device_capability()
-    if major not in (9, 12):
-        return f"compute capability {major}.{minor}: 9.0, 12.0 and 12.1 have kernels"
-    from . import list_devices
-
-    if not any(device["backend"] == "cuda" and device["usable"] for device in list_devices()):
-        return next((device["reason"] for device in list_devices() if device["backend"] == "cuda"), "this build of moesaic has no CUDA")
-    return None
 
 
 def unfit_model(config: Any) -> str | None:
@@ -136,9 +111,8 @@ def first_expert(expert_map: Any, experts: int) -> int | None:
     return here[0] if in_order and [local[expert] for expert in here] == list(range(experts)) else None
 
 
-@functools.cache
 def say_once(line: str, level: int) -> None:
-    _logger.log(level, line)
+    say(_logger, line, level)
 
 
 def refuse(reason: str) -> None:

@@ -9,13 +9,13 @@ import sys
 import pytest
 
 import moesaic
-from moesaic import vllm_crash, vllm_plugin
+from moesaic import _serving_engine, vllm_crash, vllm_plugin
 
 
 @pytest.fixture
 def note(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    vllm_plugin.say_once.cache_clear()
+    _serving_engine.say.cache_clear()
     (tmp_path / "moesaic").mkdir()
     return tmp_path / "moesaic" / "vllm-crash.txt"
 

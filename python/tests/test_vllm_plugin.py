@@ -8,13 +8,13 @@ import types
 
 import pytest
 
-from moesaic import vllm_plugin
+from moesaic import _serving_engine, vllm_plugin
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    vllm_plugin.say_once.cache_clear()
-    vllm_plugin.unfit_device.cache_clear()
+    _serving_engine.say.cache_clear()
+    _serving_engine.unfit_device.cache_clear()
     monkeypatch.setenv("VLLM_CACHE_ROOT", "/tmp/cache/vllm")
 
 

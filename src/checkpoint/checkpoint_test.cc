@@ -382,7 +382,7 @@ TEST_F(CheckpointTest, DummiesHaveTheTrueShapes) {
        {"dummy:", "dummy:gpt-5", "dummy:gpt-oss-20b,layers=0", "dummy:gpt-oss-20b,layers=x",
         "dummy:gpt-oss-20b,colour=red", "dummy:gpt-oss-20b,vocab=0", "dummy:gpt-oss-20b,vocab=201089",
         "dummy:gpt-oss-20b,experts=2", "dummy:gpt-oss-20b,experts=q8_0", "dummy:gpt-oss-20b,zipf=-1",
-        "dummy:gpt-oss-20b,zipf=x", "dummy:gpt-oss-20b,zipf="}) {
+        "dummy:gpt-oss-20b,zipf=x", "dummy:gpt-oss-20b,zipf=", "dummy:gpt-oss-20b,dense="}) {
     EXPECT_FALSE(open_checkpoint(bad).ok()) << bad;
   }
 }

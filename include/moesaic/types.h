@@ -28,6 +28,7 @@ struct SamplingParams {
       1.0;  // divides positive and multiplies negative logits of tokens seen (prompt included)
   double presence_penalty = 0.0;   // subtracted once for a token generated before
   double frequency_penalty = 0.0;  // subtracted for each time a token was generated before
+  int penalty_window = 0;          // the penalties look at so many last tokens, prompt included; 0: at all
   std::map<int32_t, float> logit_bias = {};
   uint64_t seed = 0;                           // the same seed, prompt and parameters give the same tokens
   int max_tokens = 0;                          // 0: as many as the context allows

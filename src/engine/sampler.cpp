@@ -85,6 +85,7 @@ Status validate(const SamplingParams& p, int vocab) {
     return invalid("presence_penalty {} is not between -2 and 2", p.presence_penalty);
   if (!(std::fabs(p.frequency_penalty) <= 2))
     return invalid("frequency_penalty {} is not between -2 and 2", p.frequency_penalty);
+  if (p.penalty_window < 0) return invalid("penalty_window {} is negative", p.penalty_window);
   if (p.max_tokens < 0) return invalid("max_tokens {} is negative", p.max_tokens);
   if (p.top_logprobs < -1 || p.top_logprobs > kMostLogprobs)
     return invalid("top_logprobs {} is not between 0 and {}, or -1", p.top_logprobs, kMostLogprobs);
@@ -113,9 +114,33 @@ Status validate(const SamplingParams& p, int vocab) {
 
 Sampler::Sampler(const SamplingParams& params, std::span<const int32_t> prompt) : params_(params) {
   if (params_.repetition_penalty == 1.0) return;
-  prompt_.assign(prompt.begin(), prompt.end());
-  std::ranges::sort(prompt_);
-  prompt_.erase(std::unique(prompt_.begin(), prompt_.end()), prompt_.end());
+  if (params_.penalty_window > 0) {
+    of_prompt_ = std::min(prompt.size(), static_cast<size_t>(params_.penalty_window));
+    prompt = prompt.last(of_prompt_);
+    looked_at_.assign(prompt.begin(), prompt.end());
+  }
+  std::vector<int32_t> tokens(prompt.begin(), prompt.end());
+  std::ranges::sort(tokens);
+  for (auto at = tokens.begin(); at != tokens.end();) {
+    const auto next = std::upper_bound(at, tokens.end(), *at);
+    prompt_.emplace_back(*at, static_cast<int>(next - at));
+    at = next;
+  }
+}
+
+void Sampler::count(Counts& counts, int32_t token, int times) {
+  const auto at = std::ranges::lower_bound(counts, token, {}, &std::pair<int32_t, int>::first);
+  if (at == counts.end() || at->first != token) {
+    counts.insert(at, {token, times});
+  } else if ((at->second += times) == 0) {
+    counts.erase(at);
+  }
+}
+
+void Sampler::forget_first() {
+  count(of_prompt_ > 0 ? prompt_ : generated_, looked_at_.front(), -1);
+  of_prompt_ -= of_prompt_ > 0 ? 1 : 0;
+  looked_at_.pop_front();
 }
 
 std::vector<TokenEdit> Sampler::token_edits() const {
@@ -129,7 +154,7 @@ std::vector<TokenEdit> Sampler::token_edits() const {
   };
   add(params_.logit_bias, [](const auto& e) { return TokenEdit{.token = e.first, .bias = e.second}; });
   add(prompt_,
-      [&](int32_t token) { return TokenEdit{.token = token, .repetition = params_.repetition_penalty}; });
+      [&](const auto& e) { return TokenEdit{.token = e.first, .repetition = params_.repetition_penalty}; });
   add(generated_, [&](const auto& e) {
     return TokenEdit{
         .token = e.first,
@@ -250,11 +275,10 @@ Result<SampledToken> Sampler::take(SampledToken sampled) {
 
 void Sampler::remember(int32_t token) {
   if (adjusts()) {
-    const auto at = std::ranges::lower_bound(generated_, token, {}, &std::pair<int32_t, int>::first);
-    if (at != generated_.end() && at->first == token) {
-      ++at->second;
-    } else {
-      generated_.insert(at, {token, 1});
+    count(generated_, token, 1);
+    if (params_.penalty_window > 0) {
+      looked_at_.push_back(token);
+      if (looked_at_.size() > static_cast<size_t>(params_.penalty_window)) forget_first();
     }
   }
   if (matcher_) matcher_->take(token);

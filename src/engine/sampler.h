@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -80,8 +81,15 @@ class Sampler {
   int32_t said_for(int32_t sampled) const;
 
   SamplingParams params_;
-  std::vector<std::pair<int32_t, int>> generated_;  // token and times, ascending; only kept for penalties
-  std::vector<int32_t> prompt_;  // the prompt's tokens, ascending; only kept for a repetition penalty
+  using Counts = std::vector<std::pair<int32_t, int>>;  // token and times, ascending
+  static void count(Counts& counts, int32_t token, int times);
+  // Forgets the first token that the penalties look at.
+  void forget_first();
+
+  Counts generated_;               // only kept for penalties
+  Counts prompt_;                  // only kept for a repetition penalty
+  std::deque<int32_t> looked_at_;  // with a penalty window: its tokens
+  size_t of_prompt_ = 0;           // so many of them are the prompt's
   std::optional<grammar::AsyncMatcher> matcher_;
   std::unique_ptr<TokenOverride> override_;
   std::vector<int32_t> said_;  // what was generated, only kept for bad words

@@ -364,6 +364,46 @@ TEST(Sampler, ATokensEditsAreOne) {
   }
 }
 
+// Each step's edits are those of a sampler that gets the window as a prompt and an answer of its own.
+TEST(Sampler, PenaltiesLookAtTheirWindow) {
+  const std::vector<int32_t> prompt = {3, 1, 1, 2, 4, 1};
+  const std::vector<int32_t> said = {1, 0, 1, 1, 3, 0, 0, 0, 2, 4, 4, 1};
+  for (const int window : {1, 2, 3, 5, 7, 100}) {
+    SamplingParams params{.temperature = 0,
+                          .repetition_penalty = 1.5,
+                          .presence_penalty = 0.25,
+                          .frequency_penalty = 0.5,
+                          .penalty_window = window};
+    Sampler sampler(params, prompt);
+    params.penalty_window = 0;
+    for (size_t n = 0; n <= said.size(); ++n) {
+      const size_t mine = std::min<size_t>(n, window), theirs = std::min(prompt.size(), window - mine);
+      Sampler lone(params, std::span(prompt).last(theirs));
+      for (size_t i = n - mine; i < n; ++i) ASSERT_TRUE(lone.take({.token = said[i]}).ok());
+      const std::vector<TokenEdit> got = sampler.edits(5).value().tokens, want = lone.edits(5).value().tokens;
+      ASSERT_EQ(got.size(), want.size()) << window << " " << n;
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].token, want[i].token);
+        EXPECT_EQ(got[i].repetition, want[i].repetition);
+        EXPECT_EQ(got[i].penalty, want[i].penalty);
+      }
+      if (n == said.size()) break;
+      ASSERT_TRUE(sampler.take({.token = said[n]}).ok());
+    }
+  }
+}
+
+// Without a repetition penalty the prompt does not count, but it takes no place of the answer either.
+TEST(Sampler, AWindowOfTheAnswerAlone) {
+  Sampler sampler({.temperature = 0, .frequency_penalty = 1, .penalty_window = 2},
+                  std::vector<int32_t>{1, 1, 1});
+  for (const int32_t token : {1, 2, 3}) ASSERT_TRUE(sampler.take({.token = token}).ok());
+  const std::vector<TokenEdit> edits = sampler.edits(5).value().tokens;
+  ASSERT_EQ(edits.size(), 2u);
+  EXPECT_EQ(edits[0].token, 2);
+  EXPECT_EQ(edits[1].token, 3);
+}
+
 TEST(Sampler, Logprobs) {
   std::vector<float> logits = normal_logits(50, 2, 9);
   const std::vector<float> copy = logits;

@@ -81,7 +81,7 @@ TEST(OllamaRequest, AResultWithoutANameIsOfTheNextCall) {
 TEST(OllamaRequest, Options) {
   const openai::PreparedRequest made = prepared(
       prepare_chat, std::string(kHi) + R"(, "options": {"num_predict": 7, "temperature": 0.3, "top_k": 4,
-      "seed": 5, "stop": ["x"], "repeat_penalty": 1.1, "num_ctx": 4096}, "keep_alive": "5m")");
+      "seed": 5, "stop": ["x"], "repeat_penalty": 1.1, "repeat_last_n": 64, "num_ctx": 4096}, "keep_alive": "5m")");
   EXPECT_TRUE(made.stream);
   EXPECT_TRUE(made.unknown.empty());
   const SamplingParams& s = made.requests.at(0).sampling;
@@ -90,6 +90,7 @@ TEST(OllamaRequest, Options) {
   EXPECT_EQ(s.seed, 5u);
   EXPECT_EQ(s.stop_strings, std::vector<std::string>{"x"});
   EXPECT_EQ(s.repetition_penalty, 1.1);
+  EXPECT_EQ(s.penalty_window, 64);
   for (const char* none : {"-2", "-1", "0"})
     EXPECT_EQ(prepared(prepare_chat, fmt::format(R"({}, "options": {{"num_predict": {}}})", kHi, none))
                   .requests.at(0)

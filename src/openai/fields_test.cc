@@ -56,10 +56,25 @@ Json answer_of(const PreparedRequest& prepared) {
 Json sampling_json(const SamplingParams& s) {
   Json bias = Json::object();
   for (const auto& [token, value] : s.logit_bias) bias[std::to_string(token)] = value;
-  return {s.temperature,      s.top_p,      s.top_k,           s.min_p,        s.repetition_penalty,
-          s.presence_penalty, bias,         s.max_tokens,      s.stop_tokens,  s.frequency_penalty,
-          s.stop_strings,     s.min_tokens, s.include_stop,    s.top_logprobs, s.skip_special,
-          s.allowed_tokens,   s.bad_words,  s.reasoning_budget};
+  return {s.temperature,
+          s.top_p,
+          s.top_k,
+          s.min_p,
+          s.repetition_penalty,
+          s.presence_penalty,
+          bias,
+          s.max_tokens,
+          s.stop_tokens,
+          s.frequency_penalty,
+          s.stop_strings,
+          s.min_tokens,
+          s.include_stop,
+          s.top_logprobs,
+          s.skip_special,
+          s.allowed_tokens,
+          s.bad_words,
+          s.reasoning_budget,
+          s.penalty_window};
 }
 
 // All that a request makes of itself, but for a seed that it did not name.
@@ -183,6 +198,7 @@ constexpr ReadCase kReadCases[] = {
     {"min_p", "0.1"},
     {"presence_penalty", "1"},
     {"frequency_penalty", "1"},
+    {"repeat_last_n", "64"},
     {"repetition_penalty", "1.5"},
     {"repeat_penalty", "1.5"},
     {"logit_bias", R"({"7": 3})"},
@@ -269,7 +285,6 @@ constexpr ReadCase kOneValueCases[] = {
     {"previous_response_id", R"("resp_1")"},
     {"store", "17"},
     {"add_generation_prompt", "false"},
-    {"repeat_last_n", "64", R"({"presence_penalty": 1})"},
 };
 
 template <size_t N>

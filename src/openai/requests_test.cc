@@ -59,7 +59,9 @@ TEST(Requests, PenaltiesThatLookAtNoTokenAreNone) {
   EXPECT_EQ(none.presence_penalty, 0);
   EXPECT_EQ(none.frequency_penalty, 0);
   EXPECT_EQ(sampling_of(chat(std::string(kPenalties) + "-1")).presence_penalty, 1);
-  EXPECT_EQ(error_of(chat(std::string(kPenalties) + "64")).param, "repeat_last_n");
+  EXPECT_EQ(sampling_of(chat(std::string(kPenalties) + "-1")).penalty_window, 0);
+  EXPECT_EQ(sampling_of(chat(std::string(kPenalties) + "64")).penalty_window, 64);
+  EXPECT_EQ(error_of(chat(std::string(kPenalties) + "-2")).param, "repeat_last_n");
 }
 
 TEST(Requests, StopTokens) {

@@ -105,7 +105,7 @@ void read_allowed_tokens(Fields& fields, const Model& model, SamplingParams& sam
   if (sampling.allowed_tokens.empty()) fields.refuse("allowed_token_ids", "allows nothing");
 }
 
-// repeat_penalty and repeat_last_n are llama.cpp's. Here penalties look at all tokens.
+// repeat_penalty and repeat_last_n are llama.cpp's; -1 tokens are all of them.
 void read_penalties(Fields& fields, SamplingParams& sampling) {
   double other = 1;
   fields.number("repetition_penalty", sampling.repetition_penalty, 0.01, 10);
@@ -118,14 +118,11 @@ void read_penalties(Fields& fields, SamplingParams& sampling) {
   if (fields.find("repeat_penalty") != nullptr) sampling.repetition_penalty = other;
   int last = -1;
   fields.integer("repeat_last_n", last, -1, INT32_MAX);
-  const bool penalties =
-      sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 || sampling.frequency_penalty != 0;
   if (last == 0) {  // they look at no token
     sampling.repetition_penalty = 1;
     sampling.presence_penalty = sampling.frequency_penalty = 0;
-  } else if (last != -1 && penalties) {
-    fields.refuse("repeat_last_n", "not supported except for -1 and 0; penalties look at all tokens");
   }
+  sampling.penalty_window = std::max(last, 0);
 }
 
 }  // namespace

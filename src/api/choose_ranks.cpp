@@ -171,17 +171,19 @@ Result<double> least_cache(const ModelConfig& c, int context, KvFormat format) {
   return pages * layout.page_tokens * 2 * c.kv_size() * (format == KvFormat::kFp8 ? 1 : 2);
 }
 
-// Those that the device names, in its order: "cuda:1" is this one and those behind it.
-Result<std::vector<RankGpu>> named_gpus(const std::string& device) {
+// Those that the device names, in its order: "cuda:1" is this one and those behind it. None where one of them
+// is not there.
+Result<std::vector<RankGpu>> named_gpus(const std::string& device, std::vector<RankGpu> all) {
   ASSIGN_OR_RETURN(const std::vector<int> indices, device_indices(device));
-  std::vector<RankGpu> all = rank_gpus(), named;
+  std::vector<RankGpu> named;
   if (indices.size() < 2) {
     std::erase_if(all, [&](const RankGpu& gpu) { return !indices.empty() && gpu.index < indices[0]; });
     return all;
   }
   for (const int index : indices) {
     const auto at = std::ranges::find(all, index, &RankGpu::index);
-    if (at != all.end()) named.push_back(*at);
+    if (at == all.end()) return std::vector<RankGpu>();
+    named.push_back(*at);
   }
   return named;
 }
@@ -193,8 +195,13 @@ void take_gpus(const RankChoice& chosen, const std::string& kind, DeviceChoice& 
 
 }  // namespace
 
+std::vector<RankGpu> usable_gpus() {
+  std::vector<RankGpu> gpus = rank_gpus();  // first, as it prepares CUDA for ranks
+  return no_gpu_reason().empty() ? gpus : std::vector<RankGpu>();
+}
+
 Status settle_ranks(const Checkpoint& checkpoint, int context, const std::string& one_only,
-                    DeviceChoice& choice) {
+                    DeviceChoice& choice, const std::function<std::vector<RankGpu>()>& find_gpus) {
   BackendOptions& o = choice.options;
   if (o.tp > 0) return {};
   const bool by_node = o.tp == kRankPerNode;
@@ -202,8 +209,7 @@ Status settle_ranks(const Checkpoint& checkpoint, int context, const std::string
   const std::string kind = choice.device.substr(0, choice.device.find(':'));
   std::vector<RankGpu> gpus;
   if (kind == "cuda" || kind == "auto") {
-    ASSIGN_OR_RETURN(gpus, named_gpus(choice.device));
-    if (kind == "auto" && !no_gpu_reason().empty()) gpus.clear();
+    ASSIGN_OR_RETURN(gpus, named_gpus(choice.device, find_gpus()));
     if (kind == "cuda" && gpus.empty()) return {};  // create_backend() says what is missing
   }
   if (by_node && !gpus.empty())

@@ -1,6 +1,7 @@
 // How many ranks compute a model where nobody said a number: OpenOptions::tp is kAutoRanks or kRankPerNode.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -34,11 +35,14 @@ RankChoice choose_gpus(const RankedModel& model, std::span<const RankGpu> gpus);
 // One for each node that has threads.
 RankChoice choose_nodes(const RankedModel& model, const ThreadPlan& threads);
 
+// Those of this machine; none where "auto" would give no GPU.
+std::vector<RankGpu> usable_gpus();
 // Replaces kAutoRanks and kRankPerNode in choice.options.tp by a number, and says why in choice.ranks. What
 // cannot work becomes one rank, with the reason. one_only: as above. context: tokens that were asked for, or
-// 0. Before anything of the process uses CUDA.
+// 0. find_gpus: another list in tests. Before anything of the process uses CUDA.
 Status settle_ranks(const Checkpoint& checkpoint, int context, const std::string& one_only,
-                    DeviceChoice& choice);
+                    DeviceChoice& choice,
+                    const std::function<std::vector<RankGpu>()>& find_gpus = usable_gpus);
 // Why a model with these options has one rank; empty: nothing.
 std::string one_rank_reason(const std::string& speculative, bool keeps_kv);
 

@@ -21,16 +21,17 @@ std::vector<RankGpu> h100s(int count, double memory = 85e9) {
   return gpus;
 }
 
+const Checkpoint& large() {
+  static const Checkpoint model = open_checkpoint("dummy:gpt-oss-120b,dense=bf16").value();
+  return model;
+}
+
 class ChooseGpus : public testing::Test {
  protected:
   RankChoice choose(const std::vector<RankGpu>& gpus, const std::string& one_only = {}) const {
     return choose_gpus({large().config, large().weights, {}, 0, one_only}, gpus);
   }
   static Checkpoint open(const char* model) { return open_checkpoint(model).value(); }
-  static const Checkpoint& large() {
-    static const Checkpoint model = open("dummy:gpt-oss-120b,dense=bf16");
-    return model;
-  }
 };
 
 void expect(const RankChoice& choice, const std::vector<int>& gpus, const std::string& reason) {
@@ -152,6 +153,46 @@ TEST_F(SettleRanks, OnAHost) {
   EXPECT_EQ(numa.options.tp, 2);
   EXPECT_TRUE(numa.options.rank_per_node);
   EXPECT_EQ(numa.ranks, "2 ranks, one for each NUMA node; threads: 1 on node 0, 1 on node 1");
+}
+
+DeviceChoice settled_on_gpus(const std::string& device, const BackendOptions& options, int gpus) {
+  DeviceChoice choice{device, options};
+  const Status status = settle_ranks(large(), 0, "", choice, [&] { return h100s(gpus); });
+  if (!status.ok()) choice.ranks = status.message();
+  return choice;
+}
+
+// The names that create_backend() then takes.
+TEST_F(SettleRanks, OnGpus) {
+  const BackendOptions wanted{.tp = kAutoRanks};
+  const DeviceChoice automatic = settled_on_gpus("auto", wanted, 2);
+  EXPECT_EQ(automatic.options.tp, 2);
+  EXPECT_EQ(automatic.options.devices, (std::vector<int>{0, 1}));
+  EXPECT_EQ(automatic.device, "auto");  // plan_engine() may still take the CPU
+  EXPECT_NE(automatic.ranks.find("2 GPUs (cuda:0,1): a token takes"), std::string::npos);
+  EXPECT_EQ(settled_on_gpus("cuda", wanted, 2).device, "cuda:0,1");
+  EXPECT_EQ(settled_on_gpus("cuda:1", wanted, 3).device, "cuda:1,2");
+  EXPECT_EQ(settled_on_gpus("cuda:2,0", wanted, 3).device, "cuda:2,0");
+  EXPECT_EQ(settled_on_gpus("cuda:2", wanted, 3).options.tp, 1);
+  for (const char* absent : {"cuda:7", "cuda:0,7"}) {  // create_backend() says what is wrong
+    EXPECT_EQ(settled_on_gpus(absent, wanted, 3).device, absent);
+    EXPECT_EQ(settled_on_gpus(absent, wanted, 3).ranks, "");
+  }
+  EXPECT_NE(settled_on_gpus("cuda:x", wanted, 3).ranks.find("device 'cuda:x'"), std::string::npos);
+}
+
+TEST_F(SettleRanks, WhatHasOneRankOnGpus) {
+  for (const BackendOptions& options : {BackendOptions{.tp = kAutoRanks, .moe_path = MoePath::kW4A8},
+                                        BackendOptions{.tp = kAutoRanks, .experts = {.host_layers = 3}},
+                                        BackendOptions{.tp = kAutoRanks, .gpu_memory = 8 * kGib}}) {
+    const DeviceChoice choice = settled_on_gpus("cuda", options, 2);
+    EXPECT_EQ(choice.device, "cuda:0");
+    EXPECT_EQ(choice.options.tp, 1);
+    EXPECT_NE(choice.ranks.find("one GPU (cuda:0): "), std::string::npos) << choice.ranks;
+    EXPECT_NE(choice.ranks.find("one rank"), std::string::npos) << choice.ranks;
+  }
+  EXPECT_NE(settled_on_gpus("auto", {.tp = kRankPerNode}, 2).ranks.find("use --device cpu"),
+            std::string::npos);
 }
 
 }  // namespace

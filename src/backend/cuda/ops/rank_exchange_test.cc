@@ -26,7 +26,7 @@ const bool kLoadsAtOnce = setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0;
 // Of a step's exchanges, an odd number: by words that announce themselves up to 91 rows, and by stores and
 // flags.
 constexpr int kRowsOf[] = {1, 8, 3, 64, 128, 1, 2, 91, 92, 5, 1};
-constexpr int kMostRows = 512, kOfAStep = std::size(kRowsOf);
+constexpr int kMostRows = 2048, kOfAStep = std::size(kRowsOf);
 
 // One GPU's side.
 class RankOnGpu {
@@ -160,7 +160,7 @@ TEST(RankExchange, Speed) {
   if (gpus() < 2) GTEST_SKIP() << "this machine has fewer than two GPUs";
   constexpr int kTimes = 200, kSteps = 20;
   for (int ranks = 2; ranks <= gpus(); ranks += ranks) {
-    for (const int rows : {1, 8, 64, 512}) {
+    for (const int rows : {1, 8, 64, 512, 2048}) {
       double microseconds = 0;
       const Status status = on_ranks(ranks, [&](RankOnGpu& gpu, int rank) -> Status {
         RETURN_IF_ERROR(gpu.capture_timed(rows, kTimes));

@@ -236,6 +236,10 @@ TEST(Messages, CountTokens) {
   const auto counted =
       openai::Json::parse(std::get<openai::TokenAnswer>(made).json)["input_tokens"].get<size_t>();
   EXPECT_EQ(counted, prepared(ask(kHi, R"("system": "Be brief.")")).requests.at(0).prompt.size());
+  const auto wrong = count_tokens(
+      R"({"model": "tiny", "top_k": "x", "messages": [{"role": "user", "content": "hi"}]})", service());
+  ASSERT_TRUE(std::holds_alternative<openai::ApiError>(wrong));
+  EXPECT_EQ(std::get<openai::ApiError>(wrong).param, "top_k");
 }
 
 TEST(Messages, TheDocumentationListsEachField) {

@@ -530,6 +530,9 @@ class UnknownFields(unittest.TestCase):
                 named = headers["X-Moesaic-Ignored-Fields"]
                 self.assertLess(len(named), 1000)
                 self.assertRegex(named, r"^[ -~]+, and-\d+-more$")
+        for path, body in (("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [1]}), ("/v1/messages/count_tokens", ask())):
+            status, headers, _ = server.call("POST", path, {**body, "zqx": 1})
+            self.assertEqual((status, headers["X-Moesaic-Ignored-Fields"]), (200, "zqx"), path)
         for i in range(600):
             server.call("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, f"name{i}": 1})
         self.assertEqual(server.stop()[0], 0)
@@ -569,7 +572,7 @@ class UnknownFields(unittest.TestCase):
                 for stream in (False, True):
                     status, headers, _ = server.call("POST", path, {**body, "stream": stream})
                     self.assertEqual((status, headers.get("X-Moesaic-Schema-Notes")), (200, told), path)
-        tool = {"name": "a", "strict": True, "parameters": {"type": "object", "properties": {"b": unique}}}
+        tool = {"name": "a", "strict": True, "parameters": {"type": "object", "properties": {"b": unique, "c": unique}}}
         _, headers, _ = server.call("POST", CHAT, ask(max_tokens=1, tools=[{"type": "function", "function": tool}]))
         self.assertEqual(headers["X-Moesaic-Schema-Notes"], note)
         self.assertEqual(server.stop()[0], 0)

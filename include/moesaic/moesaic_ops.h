@@ -93,7 +93,7 @@ typedef struct moesaic_moe_call {
   int64_t tokens;       /* any number; 0 does nothing */
   int32_t type;         /* moesaic_type of x and out: default BF16, or F16 */
   const void* x;        /* [tokens, hidden], contiguous, 16-byte aligned */
-  void* out;            /* the same; not x */
+  void* out;            /* the same; apart from all that is read */
   const void* ids;      /* [tokens, top_k] int32 or int64; those of no expert here are skipped */
   int32_t ids_are_64;   /* 0 or 1 */
   const float* weights; /* [tokens, top_k], not negative; used as they are */
@@ -157,9 +157,9 @@ typedef struct moesaic_project_call {
   size_t size;
   int64_t tokens;       /* any number; 0 does nothing */
   const void* x;        /* [tokens, columns] BF16, contiguous, 16-byte aligned */
-  void* out;            /* [tokens, rows], contiguous, 16-byte aligned; not x */
+  void* out;            /* [tokens, rows], contiguous, 16-byte aligned; apart from x */
   int32_t out_type;     /* moesaic_type: default BF16, or F32, as for lm_head's logits */
-  const void* residual; /* of out's shape and type; may be out itself. NULL: none */
+  const void* residual; /* of out's shape and type; may be out itself, else apart from it. NULL: none */
   void* workspace;
   size_t workspace_bytes;
 } moesaic_project_call;
@@ -201,9 +201,9 @@ typedef struct moesaic_qkv_call {
   int64_t table_positions;
   int32_t cos_sin_type; /* moesaic_type; default F32 */
   int32_t heads;
-  const int64_t*
-      slots; /* [tokens]: page * page_tokens + place in the page; -1: K and V are written nowhere */
-  void* q;   /* [tokens, heads, head_dim] BF16, 16-byte aligned */
+  /* [tokens]: page * page_tokens + place in the page, none twice; below 0: K and V are written nowhere */
+  const int64_t* slots;
+  void* q; /* [tokens, heads, head_dim] BF16, 16-byte aligned; apart from all that is read */
   void* workspace;
   size_t workspace_bytes;
 } moesaic_qkv_call;
@@ -211,8 +211,9 @@ typedef struct moesaic_qkv_call {
 void moesaic_qkv_call_init(moesaic_qkv_call* call, size_t size);
 
 /* q, k, v = W (x / sqrt(mean(x^2) + eps) * norm) + bias, W's rows being Q's heads, then K's, then V's; RoPE
- * on q and k; k and v are written to the cache. Launched on the stream. A token's q is NaN where its position
- * is not in the table or its slot beyond the cache; the cache stays as it is then. */
+ * on q and k; k and v are written to the cache, whose rows and whose K and V may not overlap. Launched on the
+ * stream. A token's q is NaN where its position is not in the table or its slot beyond the cache; the cache
+ * stays as it is then. */
 moesaic_status moesaic_norm_qkv_rope(const moesaic_dense* dense, const moesaic_qkv_call* call, void* stream);
 
 typedef struct moesaic_attention_call {
@@ -223,7 +224,7 @@ typedef struct moesaic_attention_call {
   int64_t rows, sequences;
   const moesaic_paged_cache* cache;
   const void* q;          /* [rows, heads, head_dim] BF16, contiguous, 16-byte aligned */
-  void* out;              /* the same; not q */
+  void* out;              /* the same; apart from all that is read */
   const float* sinks;     /* [heads] logits; NULL: none */
   const int32_t* starts;  /* [sequences + 1]: the first row of each sequence, ascending, and the end */
   const int32_t* lengths; /* [sequences]: tokens in the cache; the sequence's rows are the last of them */
@@ -239,9 +240,11 @@ void moesaic_attention_call_init(moesaic_attention_call* call, size_t size);
 size_t moesaic_attention_workspace_bytes(const moesaic_attention_call* call);
 /* out[row] = softmax(q k / sqrt(head_dim), and the head's sink) v over the keys that the row attends to,
  * launched on the stream. May be captured once a call of its shape has run. A row is NaN where a page that it
- * attends to is none of the cache's, or its sequence has fewer tokens than rows or more than its page table
- * has room for. Rows of no sequence stay as they are. Pages to which no row attends are not read, nor are
- * their numbers. */
+ * attends to is none of the cache's, or its sequence has fewer tokens than rows, more than its page table has
+ * room for, or rows that the call has not. On a GPU a page that is not there, and a K or V that is not
+ * finite, may make NaN other rows of the sequence that are computed together, also some that do not attend to
+ * it. Rows of no sequence stay as they are. Pages to which no row attends are not read, nor are their
+ * numbers. */
 moesaic_status moesaic_paged_attention(const moesaic_attention_call* call, void* stream);
 
 /* NOLINTEND(modernize-use-using,readability-identifier-naming) */

@@ -45,7 +45,7 @@ struct PagedAttentionCall {
   int heads = 0;  // a multiple of kv_heads; at most 16 times as many
   PagedCache cache;
   const void* q = nullptr;       // [rows, heads, head_dim] BF16, 16-byte aligned
-  void* out = nullptr;           // the same; not q
+  void* out = nullptr;           // the same; apart from all that is read
   const float* sinks = nullptr;  // [heads] logits of the sinks; null: none
   int window = 0;                // tokens that a row attends to, itself included; 0: all
   // A sequence's rows are the last tokens of those that the cache has of it.
@@ -61,8 +61,10 @@ Result<size_t> attention_workspace_bytes(const PagedAttentionCall& call);
 // out[row] = softmax(q k / sqrt(head_dim), and the sink) v over the keys that the row attends to. Launches
 // and returns; allocates nothing and waits for nothing where a workspace is given. Rows of no sequence stay
 // as they are. A row is NaN where a page that it attends to is none of the cache's, or its sequence has fewer
-// tokens than rows or more than its page table has room for. Pages to which no row attends are not read, nor
-// are their numbers.
+// tokens than rows, more than its page table has room for, or rows that are not among the call's. On a GPU a
+// page that is not there, and a K or V that is not finite, may make NaN other rows of the sequence that are
+// computed together, also some that do not attend to it. Pages to which no row attends are not read, nor are
+// their numbers.
 Status paged_attention(const PagedAttentionCall& call);
 
 // y = W x + bias.
@@ -83,7 +85,7 @@ struct DenseOptions {
 struct DenseCall {
   int64_t tokens = 0;                         // any number; 0 does nothing
   const void* x = nullptr;                    // [tokens, cols] BF16, 16-byte aligned
-  void* out = nullptr;                        // [tokens, rows], 16-byte aligned; not x
+  void* out = nullptr;                        // [tokens, rows], 16-byte aligned; apart from x
   ElementType out_type = ElementType::kBF16;  // or F32
   const void* residual = nullptr;  // of out's shape and type: is added. May be out itself. Null: none
   Scratch scratch;
@@ -103,8 +105,9 @@ struct QkvCall {
   const void* cos_sin = nullptr;  // [table_positions, head_dim]: cosines of head_dim / 2 angles, then sines
   ElementType cos_sin_type = ElementType::kF32;
   int64_t table_positions = 0;
-  const int64_t* slots = nullptr;  // [tokens]: page * page_tokens + place in the page; -1: K and V go nowhere
-  void* q = nullptr;               // [tokens, heads, head_dim] BF16
+  // [tokens]: page * page_tokens + place in the page, none twice; below 0: K and V go nowhere
+  const int64_t* slots = nullptr;
+  void* q = nullptr;  // [tokens, heads, head_dim] BF16
   Scratch scratch;
   void* stream = nullptr;
 };
@@ -136,6 +139,7 @@ class DenseOperator {
   virtual Status launch(const QkvCall& call) const = 0;
 
  private:
+  Status check_pointers(const QkvCall& call) const;
   int64_t rows_, cols_;
   int device_;
 };

@@ -43,7 +43,7 @@ struct MoeOperatorCall {
   int64_t tokens = 0;                     // any number
   ElementType type = ElementType::kBF16;  // of x and out: F16 or BF16
   const void* x = nullptr;                // [tokens, hidden], contiguous, 16-byte aligned
-  void* out = nullptr;                    // the same; not x
+  void* out = nullptr;                    // the same; apart from all that is read
   const void* ids = nullptr;              // [tokens, top_k] int32 or int64
   bool ids64 = false;
   const float* weights = nullptr;  // [tokens, top_k]

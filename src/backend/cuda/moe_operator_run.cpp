@@ -1,6 +1,7 @@
 // What runs in a call, and the memory for it.
 #include <algorithm>
 
+#include "backend/apart.h"
 #include "backend/cuda/layout/model.h"
 #include "backend/cuda/moe_operator_impl.h"
 #include "backend/cuda/runtime/device_guard.h"
@@ -182,13 +183,23 @@ Status CudaMoeOperator::run_rows(const MoeOperatorCall& call, const Workspace& w
   return give_rows(give, stream);
 }
 
+static Status check_apart(const MoeOperatorCall& c, const MoeOperatorOptions& o) {
+  const int64_t bytes = product_of({c.tokens, o.hidden, 2});
+  return moesaic::check_apart(
+      "moe", {"out", c.out, bytes},
+      {{"x", c.x, bytes},
+       {"ids", c.ids, product_of({c.tokens, o.top_k, c.ids64 ? 8 : 4})},
+       {"weights", c.weights, product_of({c.tokens, o.top_k, 4})},
+       {"logits", c.logits,
+        product_of({c.tokens, o.routed_experts, c.logits_type == ElementType::kF32 ? 4 : 2})}});
+}
+
 static Status check_call(const MoeOperatorCall& c, size_t wanted) {
   const auto aligned = [](const void* p, uintptr_t to) { return reinterpret_cast<uintptr_t>(p) % to == 0; };
   if (c.tokens < 0) return invalid("moe: {} tokens", c.tokens);
   if (c.type == ElementType::kF32) return invalid("moe: x and out are F16 or BF16, not F32");
   if (c.tokens == 0) return {};
   if (c.x == nullptr || c.out == nullptr) return invalid("moe: x or out is missing");
-  if (c.x == c.out) return invalid("moe: out is x itself");
   if (!aligned(c.x, 16) || !aligned(c.out, 16)) return invalid("moe: x and out must be 16-byte aligned");
   if ((c.logits != nullptr) == (c.ids != nullptr && c.weights != nullptr))
     return invalid("moe: give either ids and weights, or logits");
@@ -200,6 +211,7 @@ static Status check_call(const MoeOperatorCall& c, size_t wanted) {
 
 Status CudaMoeOperator::run(const MoeOperatorCall& call) const {
   RETURN_IF_ERROR(check_call(call, workspace_bytes(call.tokens)));
+  RETURN_IF_ERROR(check_apart(call, options_));
   RETURN_IF_ERROR(workspaces_->check_fault());
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());

@@ -1,6 +1,6 @@
-// The operators of backend/layer_operators.h, whole and on the host: their own code and kernels for every
+// prepare_dense() of backend/layer_operators.h, whole and on the host: its own code and kernels for every
 // device, against the reference backend's.
-#include "backend/layer_operators.h"
+#include "backend/cuda/layer_operators.h"
 
 #include <gtest/gtest.h>
 
@@ -10,207 +10,11 @@
 #include <numeric>
 #include <random>
 
-#include "backend/cuda/layer_operators.h"
-#include "backend/cuda/runtime/device.h"
+#include "backend/cuda/testing/host_simulator/layer_memory.h"
 #include "backend/reference/layer_operators.h"
-#include "mx/formats.h"
 
 namespace moesaic {
 namespace {
-
-using cuda::DeviceBuffer;
-constexpr uint8_t kPoison = 0x5A;
-
-template <typename T>
-struct OnDevice {
-  DeviceBuffer buffer;
-  size_t count;
-  explicit OnDevice(const std::vector<T>& values)
-      : buffer(DeviceBuffer::allocate(std::max<size_t>(1, values.size()) * sizeof(T), "a test").value()),
-        count(values.size()) {
-    std::memcpy(buffer.as<void>(), values.data(), values.size() * sizeof(T));
-  }
-  T* data() const { return buffer.as<T>(); }
-  std::vector<T> values() const { return {data(), data() + count}; }
-};
-
-std::vector<uint16_t> random_bf16(size_t count, std::mt19937& rng, float scale = 1) {
-  std::normal_distribution<float> normal;
-  std::vector<uint16_t> x(count);
-  for (uint16_t& v : x) v = mx::encode_bf16(scale * normal(rng));
-  return x;
-}
-float bf16(uint16_t code) { return mx::decode_bf16(code); }
-
-// ---- a paged cache, the same twice ----
-
-struct Cache {
-  PagedCache shape;
-  std::vector<uint8_t> k, v;
-  Cache(int page_tokens, bool hnd, bool fp8, int kv_heads, int head_dim, int64_t pages, std::mt19937& rng)
-      : shape{.fp8 = fp8,
-              .pages = pages,
-              .page_tokens = page_tokens,
-              .kv_heads = kv_heads,
-              .head_dim = head_dim,
-              .page_stride = int64_t{page_tokens} * kv_heads * head_dim,
-              .token_stride = hnd ? head_dim : int64_t{kv_heads} * head_dim,
-              .head_stride = hnd ? int64_t{page_tokens} * head_dim : head_dim} {
-    const auto count = static_cast<size_t>(pages * shape.page_stride);
-    std::normal_distribution<float> normal;
-    for (std::vector<uint8_t>* part : {&k, &v}) {
-      part->resize(count * (fp8 ? 1 : 2));
-      for (size_t i = 0; i < count; ++i) {
-        if (fp8) {
-          (*part)[i] = mx::encode_e4m3(normal(rng));
-        } else {
-          const uint16_t code = mx::encode_bf16(normal(rng));
-          std::memcpy(&(*part)[2 * i], &code, 2);
-        }
-      }
-    }
-  }
-  PagedCache of(void* keys, void* values) const {
-    PagedCache c = shape;
-    c.k = keys, c.v = values;
-    return c;
-  }
-  float value(const std::vector<uint8_t>& part, size_t i) const {
-    if (shape.fp8) return mx::decode_e4m3(part[i]);
-    uint16_t code = 0;
-    std::memcpy(&code, &part[2 * i], 2);
-    return bf16(code);
-  }
-};
-
-// ---- attention ----
-
-struct AttentionCase {
-  int page_tokens;
-  bool hnd, fp8;
-  int heads, kv_heads, head_dim, window;
-  std::vector<std::pair<int, int>> sequences;  // rows, length
-  bool sinks = true;
-};
-
-struct AttentionProblem {
-  AttentionCase c;
-  std::mt19937 rng{3};
-  int rows = 0, table_pages = 0;
-  std::vector<int32_t> starts = {0}, lengths, tables;
-  Cache cache;
-  std::vector<uint16_t> q;
-  std::vector<float> sinks;
-
-  static int pages_of(const AttentionCase& c) {
-    int most = 0;
-    for (const auto& [rows, length] : c.sequences)
-      most = std::max(most, (length + c.page_tokens - 1) / c.page_tokens);
-    return most;
-  }
-  explicit AttentionProblem(const AttentionCase& of)
-      : c(of),
-        table_pages(pages_of(of)),
-        cache(of.page_tokens, of.hnd, of.fp8, of.kv_heads, of.head_dim,
-              std::ssize(of.sequences) * pages_of(of), rng) {
-    for (const auto& [count, length] : c.sequences)
-      rows += count, starts.push_back(rows), lengths.push_back(length);
-    tables.resize(c.sequences.size() * static_cast<size_t>(table_pages));
-    std::iota(tables.begin(), tables.end(), 0);
-    std::ranges::shuffle(tables, rng);
-    q = random_bf16(static_cast<size_t>(rows * c.heads * c.head_dim), rng);
-    std::normal_distribution<float> normal;
-    for (int h = 0; h < c.heads; ++h) sinks.push_back(2 * normal(rng));
-  }
-  PagedAttentionCall call(int device, void* k, void* v, uint16_t* out) const {
-    return {.device = device,
-            .rows = rows,
-            .sequences = std::ssize(c.sequences),
-            .heads = c.heads,
-            .cache = cache.of(k, v),
-            .q = q.data(),
-            .out = out,
-            .sinks = c.sinks ? sinks.data() : nullptr,
-            .window = c.window,
-            .starts = starts.data(),
-            .lengths = lengths.data(),
-            .tables = tables.data(),
-            .table_stride = table_pages,
-            .table_pages = table_pages};
-  }
-  std::vector<uint16_t> run(bool reference, bool workspace = false) const {
-    std::vector<uint8_t> k = cache.k, v = cache.v;
-    const OnDevice<uint16_t> out(std::vector<uint16_t>(q.size(), 0x7FFF));
-    PagedAttentionCall call = this->call(reference ? kHost : 0, k.data(), v.data(), out.data());
-    EXPECT_EQ(check(call).message(), "");
-    const OnDevice<uint8_t> memory(std::vector<uint8_t>(cuda::attention_workspace_bytes(call), kPoison));
-    if (workspace) call.scratch = {memory.data(), memory.count};
-    const Status status = reference ? reference::paged_attention(call) : cuda::paged_attention(call);
-    EXPECT_TRUE(status.ok()) << status.message();
-    return out.values();
-  }
-};
-
-class PagedAttentionOperator : public testing::TestWithParam<AttentionCase> {};
-
-// Weights are rounded to 8 bits, and both results: values are of size 1.
-TEST_P(PagedAttentionOperator, GivesWhatTheReferenceGives) {
-  const AttentionProblem p(GetParam());
-  const std::vector<uint16_t> want = p.run(true), got = p.run(false);
-  for (size_t i = 0; i < want.size(); ++i)
-    ASSERT_LE(std::fabs(bf16(got[i]) - bf16(want[i])), 0x1p-8f * (2 * std::fabs(bf16(want[i])) + 3)) << i;
-  EXPECT_EQ(p.run(false, true), got);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, PagedAttentionOperator,
-    testing::Values(AttentionCase{16, false, false, 8, 1, 64, 0, {{1, 1}, {1, 17}, {1, 300}}},
-                    AttentionCase{16, true, true, 8, 2, 64, 0, {{3, 40}, {20, 20}, {1, 600}, {0, 9}}},
-                    AttentionCase{32, true, false, 4, 2, 32, 20, {{1, 100}, {33, 70}}},
-                    AttentionCase{64, false, true, 6, 2, 128, 0, {{2, 70}, {1, 65}}, false},
-                    AttentionCase{64, true, false, 16, 1, 64, 128, {{17, 500}}}));
-
-TEST(PagedAttentionOperator, WrongPagesAndLengthsGiveNaNOnEveryDevice) {
-  AttentionProblem p({16, true, false, 8, 1, 64, 0, {{1, 100}, {1, 90}, {3, 50}}});
-  p.tables[2] = -7, p.lengths[1] = 1 << 20;
-  for (const bool reference : {false, true}) {
-    const std::vector<uint16_t> out = p.run(reference);
-    for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(bf16(out[i])), i < 2 * 8 * 64) << i;
-  }
-}
-
-TEST(PagedAttentionOperator, RefusesInOneLine) {
-  const AttentionProblem p({16, true, false, 8, 1, 64, 0, {{1, 10}}});
-  std::vector<uint8_t> k = p.cache.k, v = p.cache.v;
-  alignas(256) static uint16_t out[8 * 64 + 8];
-  const auto refused = [&](auto change) {
-    PagedAttentionCall call = p.call(0, k.data(), v.data(), out);
-    change(call);
-    const Status status = check(call);
-    return status.ok() ? cuda::paged_attention(call).message() : status.message();
-  };
-  EXPECT_EQ(refused([](auto&) {}), "");
-  EXPECT_EQ(refused([](auto& c) { c.cache.page_tokens = 8; }),
-            "paged_attention: pages of 8 tokens; use 16, 32 or 64");
-  EXPECT_EQ(refused([](auto& c) { c.cache.head_dim = 80; }),
-            "paged_attention: head_dim 80: 32, 64 and 128 are supported");
-  EXPECT_EQ(refused([](auto& c) { c.heads = 17; }),
-            "paged_attention: 17 heads and 1 KV heads: 1 to 16 heads share a KV head");
-  EXPECT_EQ(refused([](auto& c) { c.out = nullptr; }), "paged_attention: out is missing");
-  EXPECT_EQ(refused([](auto& c) { c.out = const_cast<void*>(c.q); }), "paged_attention: out is q itself");
-  EXPECT_EQ(refused([](auto& c) { c.out = out + 1; }), "paged_attention: out must be 16-byte aligned");
-  EXPECT_EQ(refused([](auto& c) { c.cache.token_stride = 68; }),
-            "paged_attention: the cache's strides are 1024, 68 and 1024 values (page, token, head): at least "
-            "64, and multiples of 8");
-  EXPECT_EQ(refused([](auto& c) { c.table_stride = 0; }),
-            "paged_attention: page tables of 1 entries, 0 apart, of 1 sequences");
-  EXPECT_EQ(refused([](auto& c) { c.window = -1; }), "paged_attention: a window of -1 tokens; 0 is none");
-  EXPECT_EQ(refused([](auto& c) { c.device = 3; }), "paged_attention: device cuda:3: this machine has 1");
-  EXPECT_EQ(refused([](auto& c) { c.device = -2; }), "paged_attention: device cuda:-2: this machine has 1");
-  EXPECT_NE(refused([](auto& c) { c.scratch = {out, 8}; }).find("a workspace of 8 bytes"), std::string::npos);
-}
-
-// ---- dense ----
 
 struct DenseCase {
   ElementType type;
@@ -326,6 +130,14 @@ TEST(DenseOperator, RefusesInOneLine) {
   EXPECT_EQ(refused([](auto& c) { c.tokens = -1; }), "dense: -1 tokens");
   EXPECT_EQ(refused([](auto& c) { c.x = nullptr; }), "dense: x is missing");
   EXPECT_EQ(refused([](auto& c) { c.out = const_cast<void*>(c.x); }), "dense: out is x itself");
+  EXPECT_EQ(refused([](auto& c) { c.out = static_cast<float*>(const_cast<void*>(c.x)) + 4; }),
+            "dense: out overlaps x");
+  EXPECT_EQ(refused([](auto& c) { c.residual = static_cast<const float*>(c.out) + 4; }),
+            "dense: out overlaps residual");
+  EXPECT_EQ(refused([](auto& c) {
+              c.tokens = INT64_MAX, c.residual = static_cast<const float*>(c.out) + 4;
+            }).find("dense: out overlaps "),
+            0u);
   EXPECT_EQ(refused([](auto& c) { c.out_type = kF16; }), "dense: out is BF16 or F32, not F16");
   EXPECT_EQ(refused([](auto& c) { c.residual = static_cast<const float*>(c.out) + 1; }),
             "dense: residual must be 16-byte aligned");
@@ -497,6 +309,21 @@ TEST(QkvOperator, RefusesInOneLine) {
   EXPECT_EQ(refused([](auto& c) { c.eps = -1; }), "norm_qkv_rope: eps -1");
   EXPECT_EQ(refused([](auto& c) { c.table_positions = 0; }), "norm_qkv_rope: cos_sin has 0 positions");
   EXPECT_EQ(refused([](auto& c) { c.cache.pages = 0; }), "norm_qkv_rope: a cache of 0 pages of 16 tokens");
+  EXPECT_EQ(refused([](auto& c) { c.heads = c.cache.kv_heads = 1431655767; }),
+            "norm_qkv_rope: 1431655767 heads and 1431655767 KV heads: 1 to 16 heads share a KV head");
+  EXPECT_EQ(refused([](auto& c) { c.cache.v = c.cache.k; }), "norm_qkv_rope: the cache's k is its v");
+  EXPECT_EQ(refused([](auto& c) { c.cache.v = static_cast<uint16_t*>(c.cache.k) + 64; }),
+            "norm_qkv_rope: the cache's k overlaps the cache's v");
+  EXPECT_EQ(refused([](auto& c) { c.cache.page_stride = 64; }),
+            "norm_qkv_rope: the cache's strides are 64, 64 and 1024 values (page, token, head): its rows "
+            "overlap");
+  EXPECT_EQ(refused([](auto& c) { c.q = static_cast<uint16_t*>(c.cache.v) + 64; }),
+            "norm_qkv_rope: q overlaps the cache's v");
+  EXPECT_EQ(refused([](auto& c) { c.q = const_cast<void*>(c.x); }), "norm_qkv_rope: q is x itself");
+  EXPECT_EQ(refused([&](auto& c) { c.norm = static_cast<const uint16_t*>(c.q) + 1; }),
+            "norm_qkv_rope: q overlaps norm");
+  EXPECT_EQ(refused([&](auto& c) { c.cos_sin = reinterpret_cast<const char*>(c.cos_sin) + 2; }),
+            "norm_qkv_rope: cos_sin must be 4-byte aligned");
 }
 
 }  // namespace

@@ -416,7 +416,12 @@ TEST(MoeOperator, RefusesInOneLine) {
   const MoeOperator& moe = *prepared.value();
   alignas(256) static std::byte memory[1024];
   EXPECT_TRUE(moe.run({}).ok());  // no tokens
-  EXPECT_EQ(moe.run({.tokens = 1, .x = memory, .out = memory}).message(), "moe: out is x itself");
+  EXPECT_EQ(moe.run({.tokens = 1, .x = memory, .out = memory, .logits = memory + 512}).message(),
+            "moe: out is x itself");
+  EXPECT_EQ(moe.run({.tokens = 2, .x = memory, .out = memory + 128, .logits = memory + 512}).message(),
+            "moe: out overlaps x");
+  EXPECT_EQ(moe.run({.tokens = 1, .x = memory, .out = memory + 512, .logits = memory + 528}).message(),
+            "moe: out overlaps logits");
   EXPECT_EQ(moe.run({.tokens = 1, .x = memory, .out = memory + 256}).message(),
             "moe: give either ids and weights, or logits");
   EXPECT_NE(moe.run({.tokens = 1,

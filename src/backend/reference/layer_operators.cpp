@@ -188,7 +188,8 @@ Status paged_attention(const PagedAttentionCall& call) {
   const auto bounded = [&](int64_t s) { return std::clamp<int64_t>(call.starts[s], 0, call.rows); };
   for (int64_t s = 0; s < call.sequences; ++s) {
     const int64_t first = bounded(s), rows = bounded(s + 1) - first, length = call.lengths[s];
-    const bool sound = length >= rows && length <= call.table_pages * call.cache.page_tokens;
+    const bool sound = length >= rows && length <= call.table_pages * call.cache.page_tokens &&
+                       call.starts[s] >= 0 && call.starts[s + 1] <= call.rows;
     for (int64_t i = 0; i < rows; ++i)
       RETURN_IF_ERROR(attend(call, s, first + i, static_cast<int>(length - rows + i), sound));
   }

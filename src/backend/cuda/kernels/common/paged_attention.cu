@@ -124,12 +124,13 @@ __global__ void __launch_bounds__(kThreads)
   if (tile >= paged_tiles(p.rows, p.sequences, tile_tokens)) return;
   const int sequence = sequence_of(p, tile, tile_tokens), first = start_of(p, sequence),
             rows = max(start_of(p, sequence + 1) - first, 0), length = p.lengths[sequence],
-            place = (tile - first_tile(p, sequence, tile_tokens)) * tile_tokens;
-  const bool sound = length >= rows && length <= int64_t{p.table_pages} * p.page_tokens;
+            place = (tile - first_tile(p, sequence, tile_tokens)) * tile_tokens;  // negative before the first
+  const bool sound = length >= rows && length <= int64_t{p.table_pages} * p.page_tokens &&
+                     p.starts[sequence] >= 0 && p.starts[sequence + 1] <= p.rows;
   const int table = sound ? static_cast<int>(sequence * p.table_stride) : -1,
             position = sound ? length - rows + place : 0;
   tiles[tile] = {.row = first + place,
-                 .count = min(max(rows - place, 0), tile_tokens),
+                 .count = place >= 0 ? min(max(rows - place, 0), tile_tokens) : 0,
                  .position = position,
                  .table = {table, table},
                  .written = position};

@@ -28,7 +28,8 @@ struct PagedRows {
 // Tiles of at most `tile_tokens` rows. Some are of no row.
 constexpr int paged_tiles(int rows, int sequences, int tile_tokens) { return rows / tile_tokens + sequences; }
 // tiles: [paged_tiles()]. cleared: [kMostSpanGroups] or null, which becomes zeros. A sequence whose length is
-// less than its rows or more than its page table holds gets tiles whose rows will be NaN.
+// less than its rows or more than its page table holds, or whose rows are not all among the call's, gets
+// tiles whose rows will be NaN.
 Status make_row_tiles(const PagedRows& p, int tile_tokens, RowTile* tiles, int* cleared, cudaStream_t stream);
 
 // p.tiles are of make_row_tiles(). p.sinks null: none. Nothing is read of pages that no row attends to. Rows

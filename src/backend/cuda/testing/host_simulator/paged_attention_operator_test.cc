@@ -108,6 +108,46 @@ TEST(PagedAttentionOperator, WrongPagesAndLengthsGiveNaNOnEveryDevice) {
   }
 }
 
+// Rows before the first sequence and behind the last one stay as they are, however many tiles they would be.
+TEST(PagedAttentionOperator, RowsOfNoSequenceStayAsTheyAre) {
+  for (const int lead : {1, 15, 16, 17, 90}) {
+    AttentionProblem p({16, false, false, 8, 1, 64, 0, {{3, 40}, {0, 0}, {20, 300}}});
+    const std::vector<uint16_t> alone = p.run(false);
+    const size_t row = 8 * 64, before = static_cast<size_t>(lead) * row;
+    for (int32_t& start : p.starts) start += lead;
+    p.q.insert(p.q.begin(), before, 0x3F80), p.q.insert(p.q.end(), 2 * row, 0x3F80), p.rows += lead + 2;
+    for (const bool reference : {false, true}) {
+      const std::vector<uint16_t> out = p.run(reference);
+      for (size_t i = 0; i < out.size(); ++i) {
+        const bool mine = i >= before && i < before + alone.size();
+        if (!mine) {
+          ASSERT_EQ(out[i], 0x7FFF) << i << " of " << lead;
+        } else if (!reference) {
+          ASSERT_EQ(out[i], alone[i - before]) << i << " of " << lead;
+        }
+      }
+    }
+  }
+}
+
+// A sequence some of whose rows the call does not have: which place its rows stand at is not known.
+TEST(PagedAttentionOperator, SequencesOfRowsThatAreNotThereAreNaN) {
+  for (const int end : {6, 1 << 30}) {
+    AttentionProblem p({16, true, false, 8, 1, 64, 0, {{2, 40}, {3, 50}}});
+    const std::vector<uint16_t> right = p.run(false);
+    p.starts[2] = end;
+    for (const bool reference : {false, true}) {
+      const std::vector<uint16_t> out = p.run(reference);
+      for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(bf16(out[i])), i >= 2 * 8 * 64) << i;
+    }
+    p.starts[2] = 5, p.starts[0] = -1;
+    for (const bool reference : {false, true}) {
+      const std::vector<uint16_t> out = p.run(reference);
+      for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(bf16(out[i])), i < 2 * 8 * 64) << i;
+    }
+  }
+}
+
 TEST(PagedAttentionOperator, StridesOfASingleOneDoNotMatter) {
   AttentionProblem p({16, false, false, 8, 1, 64, 0, {{1, 10}}});
   const std::vector<uint16_t> want = p.run(false);

@@ -5,22 +5,20 @@ Tensors of the CPU are taken, too: there all is computed in double precision, to
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from typing import Any
 
 from ._engine import DenseOperator, paged_attention_workspace
 from ._engine import paged_attention as _paged_attention
 from ._engine import prepare_dense as _prepare_dense
-from ._views import View, current_stream, expect, is_contiguous, is_torch, view_of
+from ._handles import Prepares, of_kind
+from ._handles import of_handle as _any_of_handle
+from ._views import View, current_stream, expect, is_contiguous, is_torch, view_of, whole
 from .errors import InvalidRequest
 
 _FP8 = ("float8_e4m3fn", "uint8")  # uint8: E4M3's bytes
 _LAYOUTS = {"NHD": (1, 2), "HND": (2, 1)}  # where a cache's tokens of a page and its KV heads stand
+_EVERY_TOKEN = 2**31 - 1  # a window that has all
 _FORMATS = ("keep", "bf16", "mxfp8", "mxfp4")
-
-_handles = itertools.count(1)
-_alive: weakref.WeakValueDictionary[int, Dense] = weakref.WeakValueDictionary()
 
 
 def _needs_out(x: Any, out: Any) -> None:
@@ -37,15 +35,14 @@ def _contiguous(views: dict[str, View]) -> None:
 # --- Dense ---
 
 
-class Dense:
+class Dense(Prepares):
     """A matrix in the order that the kernels read, and its bias: prepare_dense() makes it. The memory is free again when
     nobody has it any more; CUDA graphs that use it do not count, so keep it as long as they are replayed."""
 
     def __init__(self, dense: DenseOperator, device: int, format: str) -> None:
+        super().__init__()  # handle: an int that torch's operators take
         self._dense, self.device, self.format = dense, device, format
         self.rows, self.columns = dense.rows, dense.columns
-        self.handle = next(_handles)  # an int that torch's operators take
-        _alive[self.handle] = self
 
     @property
     def nbytes(self) -> int:
@@ -54,7 +51,7 @@ class Dense:
 
     def plan(self, tokens: int) -> str:
         """The kernel for so many tokens: "MXFP8, dense_decode 8"."""
-        return self._dense.plan(tokens)
+        return self._dense.plan(whole(tokens, "tokens", 0, 2**62))
 
     def __repr__(self) -> str:
         where = "cpu" if self.device < 0 else f"cuda:{self.device}"
@@ -62,10 +59,11 @@ class Dense:
 
 
 def of_handle(handle: int) -> Dense:
-    dense = _alive.get(handle)
-    if dense is None:
-        raise InvalidRequest(f"matrix {handle} is gone: keep what prepare_dense() returned")
-    return dense
+    return _any_of_handle(handle, Dense, "prepare_dense")
+
+
+def dense_of(prepared: Any) -> Dense:
+    return of_kind(prepared, Dense, "prepare_dense")
 
 
 def prepare_dense(weight: Any, bias: Any = None, *, format: str = "keep", stream: int | None = None) -> Dense:
@@ -100,6 +98,7 @@ def prepare_dense(weight: Any, bias: Any = None, *, format: str = "keep", stream
 def run_dense(prepared: Dense, x: Any, out: Any, residual: Any = None, workspace: tuple[int, int] = (0, 0),
               stream: int | None = None) -> None:
     """What project() and lm_head() and torch's operators share. workspace: address and bytes; none: the library's own."""
+    dense_of(prepared)
     views = {"x": view_of(x, "x", stream, host=True), "out": view_of(out, "out", stream, host=True)}
     vx, vout = views["x"], views["out"]
     if len(vx.shape) != 2 or vx.shape[1] != prepared.columns:
@@ -138,7 +137,8 @@ def lm_head(x: Any, prepared: Dense, out: Any = None, *, stream: int | None = No
 
         return _torch_layer_ops.lm_head(x, prepared, out)
     _needs_out(x, out)
-    expect(view_of(out, "out", stream, host=True), "out", (x.shape[0], prepared.rows), ("float32",), None)
+    given = view_of(out, "out", stream, host=True)
+    expect(given, "out", given.shape, ("float32",), None)
     run_dense(prepared, x, out, stream=stream)
     return out
 
@@ -146,17 +146,31 @@ def lm_head(x: Any, prepared: Dense, out: Any = None, *, stream: int | None = No
 # --- The paged cache ---
 
 
+def check_layout(layout: Any) -> None:
+    if not isinstance(layout, str) or layout not in _LAYOUTS:
+        raise InvalidRequest(f"layout {layout!r}: use NHD or HND")
+
+
+def check_window(window: Any) -> None:
+    whole(window, "window", -(2**63), 2**63 - 1)
+
+
+def check_eps(eps: Any) -> None:
+    if not isinstance(eps, (int, float)):
+        raise InvalidRequest(f"eps is {eps!r}; give a number")
+
+
 def _cache(k_cache: Any, v_cache: Any, layout: str, device: int, stream: int | None) -> tuple[Any, ...]:
     """The cache as the extension takes it, and what keeps it."""
-    if layout not in _LAYOUTS:
-        raise InvalidRequest(f"layout {layout!r}: use NHD or HND")
+    check_layout(layout)
     k, v = view_of(k_cache, "k_cache", stream, host=True), view_of(v_cache, "v_cache", stream, host=True)
     if len(k.shape) != 4:
         order = "page_tokens, kv_heads" if layout == "NHD" else "kv_heads, page_tokens"
         raise InvalidRequest(f"k_cache is {list(k.shape)}, not [pages, {order}, head_dim]")
     expect(k, "k_cache", k.shape, ("bfloat16", *_FP8), device)
     expect(v, "v_cache", k.shape, (k.dtype,), device)
-    if k.strides != v.strides or k.strides[3] != 1:
+    differ = any(k.shape[i] > 1 and k.strides[i] != v.strides[i] for i in range(4))
+    if differ or (k.shape[3] > 1 and k.strides[3] != 1):
         raise InvalidRequest(f"k_cache and v_cache have strides {list(k.strides)} and {list(v.strides)}; give the same, the last one 1")
     token, head = _LAYOUTS[layout]
     return (k.address, v.address, k.dtype in _FP8, k.shape[0], k.shape[token], k.shape[head], k.shape[3], k.strides[0],
@@ -164,7 +178,9 @@ def _cache(k_cache: Any, v_cache: Any, layout: str, device: int, stream: int | N
 
 
 def run_norm_qkv_rope(prepared: Dense, x: Any, norm: Any, positions: Any, cos_sin: Any, slots: Any, k_cache: Any, v_cache: Any,
-                      out: Any, eps: float, layout: str, workspace: tuple[int, int] = (0, 0), stream: int | None = None) -> None:
+                      out: Any, heads: int, eps: float, layout: str, workspace: tuple[int, int] = (0, 0),
+                      stream: int | None = None) -> None:
+    dense_of(prepared)
     given = {"x": x, "norm": norm, "positions": positions, "cos_sin": cos_sin, "slots": slots, "out": out}
     views = {name: view_of(tensor, name, stream, host=True) for name, tensor in given.items()}
     vx, device = views["x"], prepared.device
@@ -174,7 +190,9 @@ def run_norm_qkv_rope(prepared: Dense, x: Any, norm: Any, positions: Any, cos_si
     cache, owners = _cache(k_cache, v_cache, layout, device, stream)
     head_dim, out_shape = cache[6], views["out"].shape
     if len(out_shape) != 3 or out_shape[0] != tokens or out_shape[2] != head_dim:
-        raise InvalidRequest(f"out is {list(out_shape)}, not [{tokens}, heads, {head_dim}]")
+        raise InvalidRequest(f"out is {list(out_shape)}, not [{tokens}, {heads}, {head_dim}]")
+    if out_shape[1] != heads:
+        raise InvalidRequest(f"out has {out_shape[1]} heads, not {heads}")
     expect(vx, "x", vx.shape, ("bfloat16",), device)
     expect(views["norm"], "norm", (prepared.columns,), ("bfloat16", "float16", "float32"), device)
     expect(views["positions"], "positions", (tokens,), ("int64",), device)
@@ -183,6 +201,7 @@ def run_norm_qkv_rope(prepared: Dense, x: Any, norm: Any, positions: Any, cos_si
     expect(views["cos_sin"], "cos_sin", (shape[0] if shape else 0, head_dim), ("float32", "bfloat16", "float16"), device)
     expect(views["out"], "out", out_shape, ("bfloat16",), device)
     _contiguous(views)
+    check_eps(eps)
     prepared._dense.norm_qkv_rope(tokens, vx.address, views["norm"].address, views["norm"].dtype, eps, out_shape[1], cache,
                                   views["positions"].address, views["cos_sin"].address, views["cos_sin"].dtype, shape[0],
                                   views["slots"].address, views["out"].address, *workspace, current_stream(x, stream))
@@ -196,7 +215,7 @@ def norm_qkv_rope(x: Any, norm: Any, prepared: Dense, positions: Any, cos_sin: A
     x: [tokens, hidden] bfloat16. norm: [hidden] bfloat16, float16 or float32. prepared: of a matrix whose rows are Q's heads,
     then K's, then V's. positions: [tokens] int64. cos_sin: [positions, head_dim], the cosines of head_dim / 2 angles, then
     their sines: vLLM's cos_sin_cache; float32, bfloat16 or float16. slots: [tokens] int64, page * page_tokens + place in the
-    page; -1: k and v are written nowhere. k_cache, v_cache: as paged_attention(). out: bfloat16; None: a new tensor (torch).
+    page, none twice; below 0: k and v are written nowhere. k_cache, v_cache: as paged_attention(). out: bfloat16; None: a new tensor (torch).
 
     A token's q is NaN where its position is not in cos_sin or its slot beyond the cache; the cache stays as it is then.
     """
@@ -205,7 +224,7 @@ def norm_qkv_rope(x: Any, norm: Any, prepared: Dense, positions: Any, cos_sin: A
 
         return _torch_layer_ops.norm_qkv_rope(x, norm, prepared, positions, cos_sin, slots, k_cache, v_cache, heads, eps, layout, out)
     _needs_out(x, out)
-    run_norm_qkv_rope(prepared, x, norm, positions, cos_sin, slots, k_cache, v_cache, out, eps, layout, stream=stream)
+    run_norm_qkv_rope(prepared, x, norm, positions, cos_sin, slots, k_cache, v_cache, out, heads, eps, layout, stream=stream)
     return out
 
 
@@ -215,6 +234,7 @@ def norm_qkv_rope(x: Any, norm: Any, prepared: Dense, positions: Any, cos_sin: A
 def run_paged_attention(q: Any, k_cache: Any, v_cache: Any, page_table: Any, lengths: Any, starts: Any, out: Any, sinks: Any,
                         window: int, layout: str, allocate: Any = None, stream: int | None = None) -> None:
     """allocate(bytes): a workspace's address and what keeps it; None: the library's own."""
+    check_window(window)
     given = {"q": q, "lengths": lengths, "starts": starts, "out": out}
     views = {name: view_of(tensor, name, stream, host=True) for name, tensor in given.items()}
     vq = views["q"]
@@ -240,7 +260,7 @@ def run_paged_attention(q: Any, k_cache: Any, v_cache: Any, page_table: Any, len
     expect(table, "page_table", table.shape, ("int32",), device)
     pages = table.shape[1]
     stride = table.strides[0] if sequences > 1 else pages
-    shape = (device, rows, sequences, heads, cache, window, stride, pages)
+    shape = (device, rows, sequences, heads, cache, max(-1, min(window, _EVERY_TOKEN)), stride, pages)
     memory, size, owner = 0, 0, None
     if allocate is not None:
         size = paged_attention_workspace(*shape)
@@ -262,7 +282,9 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, page_table: Any, lengths
     [heads] float32 logits, or None. window: tokens that a row attends to, itself included; 0: all.
 
     The scale is 1 / sqrt(head_dim). A row is NaN where a page that it attends to is not one of the cache's, or its sequence
-    has fewer tokens than rows or more than its page table has room for. Rows of no sequence stay as they are.
+    has fewer tokens than rows, more than its page table has room for, or rows that q has not; then, and where K or V is not
+    finite, a GPU may also make other rows of that sequence NaN. Rows of no sequence stay as they are, which is undefined in a new
+    tensor.
     """
     if is_torch(q) and stream is None:
         from . import _torch_layer_ops

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from . import _layer_ops as ops
-from ._layer_ops import Dense
+from ._layer_ops import Dense, check_eps, check_layout, check_window, dense_of
+from ._views import whole
 from .errors import InvalidRequest
 
 _library = torch.library.Library("moesaic", "FRAGMENT")
@@ -63,16 +64,14 @@ def _norm_qkv_rope_out(x: torch.Tensor, norm: torch.Tensor, prepared: int, posit
                        slots: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, heads: int, eps: float, layout: str,
                        out: torch.Tensor) -> None:
     dense, workspace, memory = _of_tokens(x, prepared)
-    if out.dim() == 3 and out.shape[1] != heads:
-        raise InvalidRequest(f"out has {out.shape[1]} heads, not {heads}")
-    ops.run_norm_qkv_rope(dense, x, norm, positions, cos_sin, slots, k_cache, v_cache, out, eps, layout, workspace)
+    ops.run_norm_qkv_rope(dense, x, norm, positions, cos_sin, slots, k_cache, v_cache, out, heads, eps, layout, workspace)
     del memory  # until here
 
 
 def _norm_qkv_rope(x: torch.Tensor, norm: torch.Tensor, prepared: int, positions: torch.Tensor, cos_sin: torch.Tensor,
                    slots: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, heads: int, eps: float,
                    layout: str) -> torch.Tensor:
-    out = x.new_empty(x.shape[0], heads, k_cache.shape[-1])
+    out = _queries(x, norm, prepared, positions, cos_sin, slots, k_cache, v_cache, heads, eps, layout)
     _norm_qkv_rope_out(x, norm, prepared, positions, cos_sin, slots, k_cache, v_cache, heads, eps, layout, out)
     return out
 
@@ -108,17 +107,28 @@ def _lm_head(x: torch.Tensor, prepared: int) -> torch.Tensor:
 # --- What the results look like ---
 
 
+def _new(x: torch.Tensor, *shape: Any, dtype: torch.dtype) -> torch.Tensor:
+    if x.dim() != 2:
+        raise InvalidRequest(f"x is {list(x.shape)}, not [tokens, columns]")
+    return x.new_empty(x.shape[0], *shape, dtype=dtype)
+
+
 def _projected(x: torch.Tensor, prepared: int, residual: torch.Tensor | None) -> torch.Tensor:
-    return x.new_empty(x.shape[0], ops.of_handle(prepared).rows, dtype=torch.bfloat16 if residual is None else residual.dtype)
+    return _new(x, ops.of_handle(prepared).rows, dtype=torch.bfloat16 if residual is None else residual.dtype)
 
 
 def _logits(x: torch.Tensor, prepared: int) -> torch.Tensor:
-    return x.new_empty(x.shape[0], ops.of_handle(prepared).rows, dtype=torch.float32)
+    return _new(x, ops.of_handle(prepared).rows, dtype=torch.float32)
 
 
-def _queries(x: torch.Tensor, norm: Any, prepared: Any, positions: Any, cos_sin: Any, slots: Any, k_cache: torch.Tensor, v_cache: Any,
+def _queries(x: torch.Tensor, norm: Any, prepared: int, positions: Any, cos_sin: Any, slots: Any, k_cache: torch.Tensor, v_cache: Any,
              heads: int, eps: Any, layout: Any) -> torch.Tensor:
-    return x.new_empty(x.shape[0], heads, k_cache.shape[-1])
+    if k_cache.dim() != 4:
+        raise InvalidRequest(f"k_cache is {list(k_cache.shape)}; it has four dimensions")
+    rows, head_dim = ops.of_handle(prepared).rows, k_cache.shape[3]
+    if heads < 1 or heads > rows:
+        raise InvalidRequest(f"heads is {heads}, and the matrix has {rows} rows")
+    return _new(x, heads, head_dim, dtype=torch.bfloat16)
 
 
 def _nothing(*_: Any) -> None:
@@ -136,16 +146,20 @@ for _name, _schema in _SCHEMAS.items():
 # --- What _layer_ops.py calls ---
 
 
-def _checked(x: torch.Tensor, prepared: Dense) -> int:
-    if not isinstance(prepared, Dense):
-        raise InvalidRequest(f"prepared is a {type(prepared).__name__}; give what prepare_dense() returned")
-    if x.device.type not in ("cuda", "cpu", "meta"):
-        raise InvalidRequest(f"x is on {x.device}; it must be on a CUDA device or the CPU")
-    return prepared.handle
+def _check_tensors(where: torch.device, **given: Any) -> None:
+    for name, tensor in given.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise InvalidRequest(f"{name} is a {type(tensor).__name__}; give one of torch's tensors, as the others")
+        if tensor.layout != torch.strided:
+            raise InvalidRequest(f"{name} is a tensor of layout {tensor.layout}; give a dense one")
+    if where.type not in ("cuda", "cpu", "meta"):
+        raise InvalidRequest(f"tensors are on {where}; they must be on a CUDA device or the CPU")
 
 
 def project(x: torch.Tensor, prepared: Dense, residual: torch.Tensor | None, out: torch.Tensor | None) -> torch.Tensor:
-    handle = _checked(x, prepared)
+    handle = dense_of(prepared).handle
+    more = {name: tensor for name, tensor in (("residual", residual), ("out", out)) if tensor is not None}
+    _check_tensors(x.device, x=x, **more)
     if out is None:
         return torch.ops.moesaic.project(x, handle, residual)
     if residual is out:
@@ -156,7 +170,8 @@ def project(x: torch.Tensor, prepared: Dense, residual: torch.Tensor | None, out
 
 
 def lm_head(x: torch.Tensor, prepared: Dense, out: torch.Tensor | None) -> torch.Tensor:
-    handle = _checked(x, prepared)
+    handle = dense_of(prepared).handle
+    _check_tensors(x.device, x=x, **({} if out is None else {"out": out}))
     if out is None:
         return torch.ops.moesaic.lm_head(x, handle)
     torch.ops.moesaic.lm_head_out(x, handle, out)
@@ -166,7 +181,13 @@ def lm_head(x: torch.Tensor, prepared: Dense, out: torch.Tensor | None) -> torch
 def norm_qkv_rope(x: torch.Tensor, norm: torch.Tensor, prepared: Dense, positions: torch.Tensor, cos_sin: torch.Tensor,
                   slots: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, heads: int, eps: float, layout: str,
                   out: torch.Tensor | None) -> torch.Tensor:
-    arguments = (x, norm, _checked(x, prepared), positions, cos_sin, slots, k_cache, v_cache, heads, eps, layout)
+    handle = dense_of(prepared).handle
+    _check_tensors(x.device, x=x, norm=norm, positions=positions, cos_sin=cos_sin, slots=slots, k_cache=k_cache, v_cache=v_cache,
+                   **({} if out is None else {"out": out}))
+    check_layout(layout)
+    check_eps(eps)
+    whole(heads, "heads", 1)
+    arguments = (x, norm, handle, positions, cos_sin, slots, k_cache, v_cache, heads, eps, layout)
     if out is None:
         return torch.ops.moesaic.norm_qkv_rope(*arguments)
     torch.ops.moesaic.norm_qkv_rope_out(*arguments, out)
@@ -176,6 +197,10 @@ def norm_qkv_rope(x: torch.Tensor, norm: torch.Tensor, prepared: Dense, position
 def paged_attention(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, page_table: torch.Tensor, lengths: torch.Tensor,
                     starts: torch.Tensor, sinks: torch.Tensor | None, window: int, layout: str,
                     out: torch.Tensor | None) -> torch.Tensor:
+    more = {name: tensor for name, tensor in (("sinks", sinks), ("out", out)) if tensor is not None}
+    _check_tensors(q.device, q=q, k_cache=k_cache, v_cache=v_cache, page_table=page_table, lengths=lengths, starts=starts, **more)
+    check_layout(layout)
+    check_window(window)
     arguments = (q, k_cache, v_cache, page_table, lengths, starts, sinks, window, layout)
     if out is None:
         return torch.ops.moesaic.paged_attention(*arguments)

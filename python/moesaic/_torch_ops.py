@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from . import ops
+from ._handles import of_kind
 from .errors import InvalidRequest
 from .ops import Prepared
 
@@ -60,8 +61,7 @@ for _name, _schema in _SCHEMAS.items():
 
 
 def _checked(x: torch.Tensor, prepared: Prepared) -> int:
-    if not isinstance(prepared, Prepared):
-        raise InvalidRequest(f"prepared is a {type(prepared).__name__}; give what prepare_mxfp4_moe() returned")
+    of_kind(prepared, Prepared, "prepare_mxfp4_moe")
     if x.device.type not in ("cuda", "meta"):
         raise InvalidRequest(f"x is on {x.device}; it must be on a CUDA device")
     return prepared.handle

@@ -34,22 +34,33 @@ def view_of(tensor: Any, name: str, stream: int | None, host: bool = False) -> V
     if is_torch(tensor):
         if tensor.device.type != "cuda" and not (host and tensor.device.type == "cpu"):
             raise InvalidRequest(f"{name} is on {tensor.device}; it must be on a CUDA device")
+        if tensor.layout != sys.modules["torch"].strided:
+            raise InvalidRequest(f"{name} is a tensor of layout {tensor.layout}; give a dense one")
         return View(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype).removeprefix("torch."),
                     tensor.device.index if tensor.device.type == "cuda" else _HOST, tensor)
     if not hasattr(tensor, "__dlpack__"):
         raise InvalidRequest(f"{name} is a {type(tensor).__name__}; give a tensor with DLPack, such as torch's")
     kind = int(tensor.__dlpack_device__()[0])
     if host and kind == _ON_CPU:
-        taken = DlpackTensor(tensor.__dlpack__())
+        taken = _taken(tensor, name)
         return View(taken.address, taken.shape, taken.strides, taken.dtype, _HOST, taken)
     if kind != _ON_CUDA:
         raise InvalidRequest(f"{name} is not on a CUDA device")
-    taken = DlpackTensor(tensor.__dlpack__(stream=_LEGACY_STREAM if stream is None else stream))
+    taken = _taken(tensor, name, stream=_LEGACY_STREAM if stream is None else stream)
     return View(taken.address, taken.shape, taken.strides, taken.dtype, taken.device, taken)
+
+
+def _taken(tensor: Any, name: str, **options: int) -> DlpackTensor:
+    try:
+        return DlpackTensor(tensor.__dlpack__(**options))
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:  # its library does not give it, or nobody can take it
+        raise InvalidRequest(f"{name}: {' '.join(str(error).split())}") from error
 
 
 def is_contiguous(view: View, first: int = 0) -> bool:
     """Of the dimensions from `first` on."""
+    if 0 in view.shape:
+        return True
     expected = 1
     for size, stride in zip(reversed(view.shape[first:]), reversed(view.strides[first:])):
         if size != 1 and stride != expected:
@@ -71,9 +82,17 @@ def expect(view: View, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...
         raise InvalidRequest(f"{name} is on {_place(view.device)}, not on {_place(device)}")
 
 
+def whole(number: Any, name: str, least: int = 0, most: int = 2**31 - 1) -> int:
+    if not isinstance(number, int) and (isinstance(number, float) or not hasattr(number, "__index__")):
+        raise InvalidRequest(f"{name} is {number!r}; give a whole number")
+    if number < least or number > most:
+        raise InvalidRequest(f"{name} is {number}; {least} to {most} are possible")
+    return int(number)
+
+
 def current_stream(tensor: Any, stream: int | None) -> int:
     """A cudaStream_t. Of torch's tensors the current one; else CUDA's default stream."""
     if stream is not None:
-        return int(stream)
+        return whole(stream, "stream", 0, 2**64 - 1)
     on_gpu = is_torch(tensor) and tensor.device.type == "cuda"
     return sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream if on_gpu else 0

@@ -17,12 +17,13 @@ graphs know them. Errors are moesaic's exceptions with one line.
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from typing import Any
 
 from ._engine import MoeOperator
 from ._engine import prepare_moe as _prepare_moe
+from ._handles import Prepares as _Prepares
+from ._handles import of_handle as _any_of_handle
+from ._handles import of_kind as _of_kind
 from ._layer_ops import Dense, lm_head, norm_qkv_rope, paged_attention, prepare_dense, project
 from ._views import View as _View
 from ._views import current_stream as _current_stream
@@ -40,21 +41,17 @@ _BLOCK = 32  # columns that share a scale
 
 # --- Preparing ---
 
-_handles = itertools.count(1)
-_alive: weakref.WeakValueDictionary[int, Prepared] = weakref.WeakValueDictionary()
 
-
-class Prepared:
+class Prepared(_Prepares):
     """Experts of one layer on a GPU, in the order that the kernels read: prepare_mxfp4_moe() makes it. The memory is free
     again when nobody has it any more; CUDA graphs that use it do not count, so keep it as long as they are replayed."""
 
     def __init__(self, moe: MoeOperator, *, experts: int, first_expert: int, num_experts: int, top_k: int, hidden: int,
                  intermediate: int, device: int) -> None:
+        super().__init__()  # handle: an int that torch's operators take
         self._moe = moe
         self.experts, self.first_expert, self.num_experts = experts, first_expert, num_experts
         self.top_k, self.hidden, self.intermediate, self.device = top_k, hidden, intermediate, device
-        self.handle = next(_handles)  # an int that torch's operators take
-        _alive[self.handle] = self
 
     @property
     def nbytes(self) -> int:
@@ -71,10 +68,7 @@ class Prepared:
 
 
 def _of_handle(handle: int) -> Prepared:
-    prepared = _alive.get(handle)
-    if prepared is None:
-        raise InvalidRequest(f"experts {handle} are gone: keep what prepare_mxfp4_moe() returned")
-    return prepared
+    return _any_of_handle(handle, Prepared, "prepare_mxfp4_moe")
 
 
 def _matrix(name: str, blocks: Any, scales: Any, bias: Any, stream: int | None, device: int | None) -> tuple[Any, ...]:
@@ -147,6 +141,7 @@ def prepare_mxfp4_moe(w13_blocks: Any, w13_scales: Any, w13_bias: Any, w2_blocks
 def run(prepared: Prepared, x: Any, out: Any, ids: Any = None, weights: Any = None, logits: Any = None,
         workspace: tuple[int, int] = (0, 0), stream: int | None = None) -> None:
     """What the functions below and torch's operators share. workspace: address and bytes; none: the library's own."""
+    _of_kind(prepared, Prepared, "prepare_mxfp4_moe")
     number = _current_stream(x, stream)
     vx, vout = _view(x, "x", stream), _view(out, "out", stream)
     if len(vx.shape) != 2 or vx.shape[1] != prepared.hidden:

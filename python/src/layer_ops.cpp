@@ -4,6 +4,7 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include <cstdint>
+#include <optional>
 #include <tuple>
 
 #include "backend/backend.h"
@@ -32,6 +33,18 @@ PagedCache cache_of(const CacheArgs& args) {
           .head_stride = head};
 }
 
+// The host computes while it is called, and other threads need not wait for that. A GPU's launches are short:
+// they are not worth a wait for the lock.
+class UnlockedOnHost {
+ public:
+  explicit UnlockedOnHost(int device) {
+    if (device == kHost) release_.emplace();
+  }
+
+ private:
+  std::optional<Unlocked> release_;
+};
+
 std::unique_ptr<DenseOperator> prepare(uintptr_t weight, const std::string& type, int64_t rows,
                                        int64_t columns, int64_t row_stride, uintptr_t bias,
                                        const std::string& bias_type, const std::string& format, int device,
@@ -51,14 +64,16 @@ std::unique_ptr<DenseOperator> prepare(uintptr_t weight, const std::string& type
 
 void run(const DenseOperator& dense, int64_t tokens, uintptr_t x, uintptr_t out, const std::string& out_type,
          uintptr_t residual, uintptr_t workspace, size_t workspace_bytes, uintptr_t stream) {
+  const DenseCall call{.tokens = tokens,
+                       .x = pointer(x),
+                       .out = pointer(out),
+                       .out_type = type_of(out_type),
+                       .residual = pointer(residual),
+                       .scratch = {pointer(workspace), workspace_bytes},
+                       .stream = pointer(stream)};
   const OwnCode own;
-  check(dense.run(DenseCall{.tokens = tokens,
-                            .x = pointer(x),
-                            .out = pointer(out),
-                            .out_type = type_of(out_type),
-                            .residual = pointer(residual),
-                            .scratch = {pointer(workspace), workspace_bytes},
-                            .stream = pointer(stream)}));
+  const UnlockedOnHost release(dense.device());
+  check(dense.run(call));
 }
 
 void norm_qkv_rope(const DenseOperator& dense, int64_t tokens, uintptr_t x, uintptr_t norm,
@@ -66,22 +81,24 @@ void norm_qkv_rope(const DenseOperator& dense, int64_t tokens, uintptr_t x, uint
                    uintptr_t positions, uintptr_t cos_sin, const std::string& cos_sin_type,
                    int64_t table_positions, uintptr_t slots, uintptr_t q, uintptr_t workspace,
                    size_t workspace_bytes, uintptr_t stream) {
+  const QkvCall call{.tokens = tokens,
+                     .x = pointer(x),
+                     .norm = pointer(norm),
+                     .norm_type = type_of(norm_type),
+                     .eps = eps,
+                     .heads = heads,
+                     .cache = cache_of(cache),
+                     .positions = static_cast<const int64_t*>(pointer(positions)),
+                     .cos_sin = pointer(cos_sin),
+                     .cos_sin_type = type_of(cos_sin_type),
+                     .table_positions = table_positions,
+                     .slots = static_cast<const int64_t*>(pointer(slots)),
+                     .q = pointer(q),
+                     .scratch = {pointer(workspace), workspace_bytes},
+                     .stream = pointer(stream)};
   const OwnCode own;
-  check(dense.run(QkvCall{.tokens = tokens,
-                          .x = pointer(x),
-                          .norm = pointer(norm),
-                          .norm_type = type_of(norm_type),
-                          .eps = eps,
-                          .heads = heads,
-                          .cache = cache_of(cache),
-                          .positions = static_cast<const int64_t*>(pointer(positions)),
-                          .cos_sin = pointer(cos_sin),
-                          .cos_sin_type = type_of(cos_sin_type),
-                          .table_positions = table_positions,
-                          .slots = static_cast<const int64_t*>(pointer(slots)),
-                          .q = pointer(q),
-                          .scratch = {pointer(workspace), workspace_bytes},
-                          .stream = pointer(stream)}));
+  const UnlockedOnHost release(dense.device());
+  check(dense.run(call));
 }
 
 PagedAttentionCall attention_of(int device, int64_t rows, int64_t sequences, int heads,
@@ -115,6 +132,7 @@ void attend(int device, int64_t rows, int64_t sequences, int heads, const CacheA
   call.tables = static_cast<const int32_t*>(pointer(tables));
   call.scratch = {pointer(workspace), workspace_bytes}, call.stream = pointer(stream);
   const OwnCode own;
+  const UnlockedOnHost release(device);
   check(paged_attention(call));
 }
 

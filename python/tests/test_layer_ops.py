@@ -2,8 +2,12 @@
 kernels are compared with the same reference in src/backend/cuda/testing/host_simulator."""
 
 import array
+import copy
+import pickle
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -99,6 +103,45 @@ def test_attention_marks_rows_that_it_cannot_compute(torch):
     assert got[:3].isnan().all() and torch.equal(got[3], right[3])
 
 
+def test_attention_leaves_rows_of_no_sequence(torch, reference):
+    for lead, behind in ((0, 2), (3, 0), (40, 1)):
+        cache, (q, k, v, table, lengths, starts), sinks = attention_inputs(torch, [40, 133, 0], [3, 20, 0])
+        q = torch.cat([q.new_zeros(lead, 8, 64), q, q.new_zeros(behind, 8, 64)])
+        out = torch.full_like(q, 7)
+        ops.paged_attention(q, k, v, table, lengths, starts + lead, sinks=sinks, out=out)
+        assert (out[:lead] == 7).all() and (out[lead + 23:] == 7).all()
+        want = reference.paged_attention(q, k, v, table, lengths, starts + lead, sinks=sinks)
+        torch.testing.assert_close(out[lead:lead + 23].double(), want[lead:lead + 23], rtol=2 ** -8, atol=1e-6)
+
+
+def test_a_sequence_of_rows_that_are_not_there_is_nan(torch, reference):
+    cache, inputs, sinks = attention_inputs(torch, [40, 50], [2, 3])
+    for place, value, wrong in ((2, 6, slice(2, 5)), (0, -1, slice(0, 2))):
+        starts = inputs[-1].clone()
+        starts[place] = value
+        for got in (ops.paged_attention(*inputs[:-1], starts), reference.paged_attention(*inputs[:-1], starts)):
+            nan = got.isnan().flatten(1)
+            assert nan[wrong].all() and nan.sum() == nan[wrong].numel()
+
+
+def test_the_reference_marks_what_attention_marks(torch, reference):
+    cache, inputs, sinks = attention_inputs(torch, [40, 50, 60], [1, 2, 1], fp8=True)
+    cache.table[0, 2], cache.lengths[1], cache.table[2, 0] = 1 << 20, 1, -5
+    byte = (inputs[0], cache.k.view(torch.uint8), cache.v.view(torch.uint8), *inputs[3:])
+    for window in (0, 20):
+        got, want = ops.paged_attention(*byte, window=window), reference.paged_attention(*byte, window=window)
+        assert got.isnan().flatten(1).all(1).tolist() == [True, True, True, window == 0]
+        torch.testing.assert_close(got.double(), want, rtol=2 ** -8, atol=1e-6, equal_nan=True)
+
+
+def test_sinks_of_any_size(torch, reference):
+    cache, inputs, sinks = attention_inputs(torch, [1, 40], [1, 3])
+    for sink in (float("-inf"), -1e30, 1e30, float("inf"), float("nan")):
+        sinks.fill_(sink)
+        got, want = ops.paged_attention(*inputs, sinks=sinks), reference.paged_attention(*inputs, sinks=sinks)
+        torch.testing.assert_close(got.double(), want, rtol=2 ** -8, atol=1e-6, equal_nan=True)
+
+
 def test_attention_refuses(torch):
     cache, (q, k, v, table, lengths, starts), sinks = attention_inputs(torch, [40, 50], [1, 1])
 
@@ -122,6 +165,15 @@ def test_attention_refuses(torch):
     assert refused(error=Unsupported, k_cache=k[:, :8], v_cache=v[:, :8]) == "paged_attention: pages of 8 tokens; use 16, 32 or 64"
     assert refused(error=Unsupported, q=q[:, :7].contiguous(), sinks=None).startswith("paged_attention: 7 heads and 2 KV heads")
     assert refused(out=q) == "paged_attention: out is q itself"
+    both = torch.zeros(2 * q.numel() + 64).bfloat16()
+    assert refused(q=both[:q.numel()].view_as(q), out=both[64:64 + q.numel()].view_as(q)) == "paged_attention: out overlaps q"
+    dense = k.contiguous()
+    assert refused(k_cache=dense, v_cache=dense, out=dense.view(-1)[:q.numel()].view_as(q)) == "paged_attention: out is the cache's k itself"
+    assert refused(window=1.5) == "window is 1.5; give a whole number" and refused(window=None) == "window is None; give a whole number"
+    assert refused(layout=None) == "layout None: use NHD or HND"
+    assert refused(page_table=[[0]]) == "page_table is a list; give one of torch's tensors, as the others"
+    assert refused(k_cache=k.to_sparse()).startswith("k_cache is a tensor of layout torch.sparse_coo")
+    assert torch.equal(ops.paged_attention(q, k, v, table, lengths, starts, window=1 << 40), ops.paged_attention(q, k, v, table, lengths, starts))
 
 
 def dense_inputs(torch, rows=70, columns=64, tokens=5, seed=2, dtype=None):
@@ -179,6 +231,74 @@ def test_dense_refuses(torch):
     assert message(ops.lm_head, x, None) == "prepared is a NoneType; give what prepare_dense() returned"
     handle = ops.prepare_dense(bias.view(1, 70)[:, :64].contiguous()).handle
     assert "is gone" in message(torch.ops.moesaic.lm_head, x, handle)
+    for given in (x[0], x[None], torch.tensor(1.).bfloat16()):
+        assert message(ops.project, given, prepared) == f"x is {list(given.shape)}, not [tokens, columns]"
+    assert message(ops.project, x, prepared, [1]) == "residual is a list; give one of torch's tensors, as the others"
+    assert message(ops.project, x, None, None, x, stream=0).startswith("prepared is a NoneType")
+    assert message(ops.lm_head, [1], prepared, torch.zeros(5, 70)) == "x is a list; give a tensor with DLPack, such as torch's"
+    assert message(ops.project, x, prepared, None, torch.zeros(5, 70), stream="a") == "stream is 'a'; give a whole number"
+    assert message(prepared.plan, "a") == "tokens is 'a'; give a whole number"
+    many = torch.zeros(5 * 70 + 64).bfloat16()
+    assert message(ops.project, many[:320].view(5, 64), prepared, None, many[64:].view(5, 70)) == "dense: out overlaps x"
+    moved = torch.zeros(5 * 70 + 8).bfloat16()
+    assert message(ops.project, x, prepared, moved[:350].view(5, 70), moved[8:].view(5, 70)) == "dense: out overlaps residual"
+    assert ops.project(torch.zeros(64, 0).bfloat16().T, prepared).shape == (0, 70)
+
+
+class Readonly:
+    """A tensor that its library does not give."""
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self, **_):
+        raise BufferError("readonly\narrays are not exported")
+
+
+def test_what_a_library_refuses_is_said_in_one_line():
+    assert message(ops.prepare_dense, Readonly()) == "weight: readonly arrays are not exported"
+
+
+def test_copies_are_the_matrix_itself(torch):
+    weight, bias, x = dense_inputs(torch)
+    prepared = ops.prepare_dense(weight, bias)
+    want = ops.project(x, prepared)
+    module = torch.nn.Module()
+    module.dense = prepared
+    copies = [copy.copy(prepared), copy.deepcopy(module).dense]
+    del prepared, module
+    assert all(torch.equal(ops.project(x, one), want) for one in copies)
+    with pytest.raises(TypeError, match="Dense cannot be pickled: its weights are in a device's memory"):
+        pickle.dumps(copies[0])
+
+
+def test_a_handle_of_other_weights_is_refused(torch):
+    from moesaic._handles import Prepares
+
+    other = Prepares()
+    assert message(torch.ops.moesaic.lm_head, dense_inputs(torch)[2], other.handle) == "prepared is a Prepares; give what prepare_dense() returned"
+
+
+def test_other_threads_run_meanwhile(torch):
+    prepared = ops.prepare_dense(torch.zeros(4096, 2880).bfloat16())
+    x = torch.zeros(64, 2880).bfloat16()
+    done, counted = threading.Event(), []
+
+    def count():
+        while not done.is_set():
+            counted.append(0)
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    while not counted:
+        time.sleep(0.001)
+    before = len(counted)
+    ops.lm_head(x, prepared)
+    during = len(counted) - before
+    done.set()
+    thread.join()
+    assert during > 3  # of some hundreds
 
 
 def qkv_inputs(torch, layout="NHD", fp8=False, page_tokens=16, tokens=7, heads=4, hidden=96):
@@ -241,6 +361,19 @@ def test_norm_qkv_rope_refuses(torch):
     assert refused(heads=6) == "norm_qkv_rope: the weight has 512 rows; 6 heads and 2 KV heads of 64 have 640"
     assert refused(eps=-1.0) == "norm_qkv_rope: eps -1"
     assert refused(out=torch.empty(7, 5, 64).bfloat16()) == "out has 5 heads, not 4"
+    assert refused(out=torch.empty(7, 5, 64).bfloat16(), stream=0) == "out has 5 heads, not 4"
+    assert refused(heads=-4) == "heads is -4; 1 to 2147483647 are possible" and refused(heads=2.0) == "heads is 2.0; give a whole number"
+    assert refused(heads=1 << 30) == f"heads is {1 << 30}, and the matrix has 512 rows"
+    assert refused(eps=None) == "eps is None; give a number"
+    assert refused(k_cache=None) == "k_cache is a NoneType; give one of torch's tensors, as the others"
+    assert refused(k_cache=cache.k[0]).startswith("k_cache is [16, 2, 64]")
+    assert refused(x=x[0]) == "x is [96], not [tokens, columns]"
+    assert refused(v_cache=cache.k) == "norm_qkv_rope: the cache's k is its v"
+    folded = torch.zeros(4096).bfloat16().as_strided((3, 16, 2, 64), (1024, 64, 64, 1))
+    assert "its rows overlap" in refused(k_cache=folded, v_cache=folded.clone().as_strided(folded.shape, folded.stride()))
+    dense = cache.k.contiguous()
+    q = dense.view(-1)[64:64 + 7 * 4 * 64].view(7, 4, 64)
+    assert refused(k_cache=dense, v_cache=dense.clone(), out=q) == "norm_qkv_rope: q overlaps the cache's k"
 
 
 # --- torch operators ---

@@ -75,7 +75,7 @@ def test_handles_live_as_long_as_what_they_name():
     assert ops._of_handle(prepared.handle) is prepared
     handle = prepared.handle
     del prepared
-    assert "are gone" in message(ops._of_handle, handle)
+    assert "is gone" in message(ops._of_handle, handle)
 
 
 def test_torch_tensors_are_checked():

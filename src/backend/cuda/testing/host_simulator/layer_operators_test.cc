@@ -107,9 +107,30 @@ INSTANTIATE_TEST_SUITE_P(
                     DenseCase{kBF16, Format::kMxfp8, 70, 512, 2, kF32},
                     DenseCase{kBF16, Format::kMxfp8, 64, 512, 40, kBF16, true},
                     DenseCase{kBF16, Format::kMxfp4, 100, 288, 8, kF32},
-                    DenseCase{kF16, Format::kMxfp4, 64, 64, 70, kBF16},
+                    DenseCase{kF16, Format::kMxfp4, 64, 64, 70, kBF16}, DenseCase{kBF16, {}, 1, 32, 3},
+                    DenseCase{kF16, {}, 7, 160, 5, kBF16, true},
+                    DenseCase{kBF16, Format::kMxfp8, 7, 32, 17, kF32, true, true},
+                    DenseCase{kBF16, Format::kMxfp4, 201, 96, 33, kF32},
+                    DenseCase{kBF16, {}, 33, 96, 300, kF32, true},
                     DenseCase{kBF16, {}, 40, 32, 4099, kF32},                       // in pieces
                     DenseCase{kBF16, Format::kMxfp4, 40, 32, 4200, kBF16, true}));  // in pieces
+
+TEST(DenseOperator, ValuesThatAreNotFiniteAreTheirTokensOwn) {
+  for (const int tokens : {3, 40, 130}) {
+    for (const std::optional<Format> format : {std::optional<Format>(), std::optional(Format::kMxfp4)}) {
+      DenseProblem p({kBF16, format, 70, 64, tokens});
+      const std::vector<float> want = p.run(*p.made[0], true);
+      p.x[64 + 9] = 0x7FC0;
+      const std::vector<float> got = p.run(*p.made[0], true);
+      for (size_t i = 0; i < got.size(); ++i) {
+        ASSERT_EQ(std::isnan(got[i]), i / 70 == 1) << i;
+        if (i / 70 != 1) {
+          ASSERT_EQ(got[i], want[i]) << i;
+        }
+      }
+    }
+  }
+}
 
 TEST(DenseOperator, RefusesInOneLine) {
   DenseProblem p({kBF16, {}, 64, 64, 2});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 
@@ -97,7 +98,42 @@ INSTANTIATE_TEST_SUITE_P(
                     AttentionCase{16, true, true, 8, 2, 64, 0, {{3, 40}, {20, 20}, {1, 600}, {0, 9}}},
                     AttentionCase{32, true, false, 4, 2, 32, 20, {{1, 100}, {33, 70}}},
                     AttentionCase{64, false, true, 6, 2, 128, 0, {{2, 70}, {1, 65}}, false},
-                    AttentionCase{64, true, false, 16, 1, 64, 128, {{17, 500}}}));
+                    AttentionCase{64, true, false, 16, 1, 64, 128, {{17, 500}}},
+                    AttentionCase{16, false, false, 7, 1, 32, 1, {{5, 33}, {1, 1}, {0, 0}}},
+                    AttentionCase{32, true, true, 15, 3, 128, INT32_MAX, {{7, 70}, {2, 2}}},
+                    AttentionCase{64, false, false, 10, 2, 64, 1000, {{1, 65}, {30, 200}}}));
+
+// The greatest, of which nothing else is left; the smallest, which are nothing; and what gives rows of NaN.
+TEST(PagedAttentionOperator, SinksMayBeOfAnySize) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  AttentionProblem p({16, true, false, 8, 1, 64, 0, {{1, 1}, {3, 300}}});
+  for (const float sink : {-kInf, -1e38f, 1e30f, 1e38f, kInf, std::numeric_limits<float>::quiet_NaN()}) {
+    std::ranges::fill(p.sinks, sink);
+    const std::vector<uint16_t> want = p.run(true), got = p.run(false);
+    for (size_t i = 0; i < want.size(); ++i) {
+      ASSERT_EQ(std::isnan(bf16(got[i])), std::isnan(bf16(want[i]))) << sink;
+      if (!std::isnan(bf16(want[i]))) {
+        ASSERT_LE(std::fabs(bf16(got[i]) - bf16(want[i])), 0x1p-8f * (2 * std::fabs(bf16(want[i])) + 3));
+      }
+    }
+  }
+}
+
+TEST(PagedAttentionOperator, QueriesThatAreNotFiniteAreTheirRowsOwn) {
+  AttentionProblem p({16, true, false, 8, 1, 64, 0, {{4, 40}, {1, 300}}});
+  const std::vector<uint16_t> want = p.run(false);
+  const size_t row = 8 * 64;
+  p.q[row + 5] = 0x7FC0;
+  for (const bool reference : {false, true}) {
+    const std::vector<uint16_t> got = p.run(reference);
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(std::isnan(bf16(got[i])), i / 64 == 8) << i;
+      if (!reference && i / 64 != 8) {
+        ASSERT_EQ(got[i], want[i]) << i;
+      }
+    }
+  }
+}
 
 TEST(PagedAttentionOperator, WrongPagesAndLengthsGiveNaNOnEveryDevice) {
   AttentionProblem p({16, true, false, 8, 1, 64, 0, {{1, 100}, {1, 90}, {3, 50}}});

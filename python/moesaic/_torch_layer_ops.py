@@ -146,12 +146,16 @@ for _name, _schema in _SCHEMAS.items():
 # --- What _layer_ops.py calls ---
 
 
-def _check_tensors(where: torch.device, **given: Any) -> None:
+def check_tensors(**given: Any) -> None:
     for name, tensor in given.items():
         if not isinstance(tensor, torch.Tensor):
             raise InvalidRequest(f"{name} is a {type(tensor).__name__}; give one of torch's tensors, as the others")
         if tensor.layout != torch.strided:
             raise InvalidRequest(f"{name} is a tensor of layout {tensor.layout}; give a dense one")
+
+
+def _check(where: torch.device, **given: Any) -> None:
+    check_tensors(**given)
     if where.type not in ("cuda", "cpu", "meta"):
         raise InvalidRequest(f"tensors are on {where}; they must be on a CUDA device or the CPU")
 
@@ -159,7 +163,7 @@ def _check_tensors(where: torch.device, **given: Any) -> None:
 def project(x: torch.Tensor, prepared: Dense, residual: torch.Tensor | None, out: torch.Tensor | None) -> torch.Tensor:
     handle = dense_of(prepared).handle
     more = {name: tensor for name, tensor in (("residual", residual), ("out", out)) if tensor is not None}
-    _check_tensors(x.device, x=x, **more)
+    _check(x.device, x=x, **more)
     if out is None:
         return torch.ops.moesaic.project(x, handle, residual)
     if residual is out:
@@ -171,7 +175,7 @@ def project(x: torch.Tensor, prepared: Dense, residual: torch.Tensor | None, out
 
 def lm_head(x: torch.Tensor, prepared: Dense, out: torch.Tensor | None) -> torch.Tensor:
     handle = dense_of(prepared).handle
-    _check_tensors(x.device, x=x, **({} if out is None else {"out": out}))
+    _check(x.device, x=x, **({} if out is None else {"out": out}))
     if out is None:
         return torch.ops.moesaic.lm_head(x, handle)
     torch.ops.moesaic.lm_head_out(x, handle, out)
@@ -182,8 +186,8 @@ def norm_qkv_rope(x: torch.Tensor, norm: torch.Tensor, prepared: Dense, position
                   slots: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, heads: int, eps: float, layout: str,
                   out: torch.Tensor | None) -> torch.Tensor:
     handle = dense_of(prepared).handle
-    _check_tensors(x.device, x=x, norm=norm, positions=positions, cos_sin=cos_sin, slots=slots, k_cache=k_cache, v_cache=v_cache,
-                   **({} if out is None else {"out": out}))
+    _check(x.device, x=x, norm=norm, positions=positions, cos_sin=cos_sin, slots=slots, k_cache=k_cache, v_cache=v_cache,
+           **({} if out is None else {"out": out}))
     check_layout(layout)
     check_eps(eps)
     whole(heads, "heads", 1)
@@ -198,7 +202,7 @@ def paged_attention(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tenso
                     starts: torch.Tensor, sinks: torch.Tensor | None, window: int, layout: str,
                     out: torch.Tensor | None) -> torch.Tensor:
     more = {name: tensor for name, tensor in (("sinks", sinks), ("out", out)) if tensor is not None}
-    _check_tensors(q.device, q=q, k_cache=k_cache, v_cache=v_cache, page_table=page_table, lengths=lengths, starts=starts, **more)
+    _check(q.device, q=q, k_cache=k_cache, v_cache=v_cache, page_table=page_table, lengths=lengths, starts=starts, **more)
     check_layout(layout)
     check_window(window)
     arguments = (q, k_cache, v_cache, page_table, lengths, starts, sinks, window, layout)

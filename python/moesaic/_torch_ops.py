@@ -12,6 +12,7 @@ import torch
 
 from . import ops
 from ._handles import of_kind
+from ._torch_layer_ops import check_tensors
 from .errors import InvalidRequest
 from .ops import Prepared
 
@@ -69,6 +70,7 @@ def _checked(x: torch.Tensor, prepared: Prepared) -> int:
 
 def moe(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, prepared: Prepared,
         out: torch.Tensor | None) -> torch.Tensor:
+    check_tensors(x=x, topk_ids=topk_ids, topk_weights=topk_weights, **({} if out is None else {"out": out}))
     handle = _checked(x, prepared)
     if out is None:
         return torch.ops.moesaic.mxfp4_moe(x, topk_ids, topk_weights, handle)
@@ -77,6 +79,7 @@ def moe(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, pre
 
 
 def moe_from_logits(x: torch.Tensor, router_logits: torch.Tensor, prepared: Prepared, out: torch.Tensor | None) -> torch.Tensor:
+    check_tensors(x=x, router_logits=router_logits, **({} if out is None else {"out": out}))
     handle = _checked(x, prepared)
     if out is None:
         return torch.ops.moesaic.mxfp4_moe_from_logits(x, router_logits, handle)

@@ -84,6 +84,9 @@ def test_torch_tensors_are_checked():
     ids, weights = torch.zeros(3, 2, dtype=torch.int32), torch.zeros(3, 2)
     assert message(ops.mxfp4_moe, x, ids, weights, prepared_for()) == "x is on cpu; it must be on a CUDA device"
     assert message(ops.mxfp4_moe, x, ids, weights, None).startswith("prepared is a NoneType")
+    assert message(ops.mxfp4_moe, x, [1], weights, prepared_for()) == "topk_ids is a list; give one of torch's tensors, as the others"
+    assert message(ops.mxfp4_moe_from_logits, x, None, prepared_for()).startswith("router_logits is a NoneType")
+    assert message(ops.mxfp4_moe_from_logits, x, x.to_sparse(), prepared_for()).startswith("router_logits is a tensor of layout torch.sparse_coo")
 
 
 # --- torch operators: the stand-in computes on the CPU, so that torch can compare what it gives with the fake kernels ---

@@ -14,7 +14,9 @@ from sglang.srt.runtime_context import get_exec, get_lora
 
 from . import _torch_ops  # noqa: F401  (defines torch.ops.moesaic)
 from . import ops
-from . import sglang_plugin as plugin
+from ._serving_engine import say
+
+_logger = logging.getLogger("sglang.moesaic")
 
 
 def settings() -> tuple[Any, Any, Any]:
@@ -55,7 +57,7 @@ class MoesaicMoEMethod(Mxfp4MoEMethod):
             parameter = getattr(layer, name)
             parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
         torch.cuda.empty_cache()  # so that the next layer finds it: what is prepared is not torch's memory
-        plugin.say(plugin._logger, f"moesaic: gpt-oss's experts run on moesaic's kernels ({layer.moesaic_experts.plan(1)})", logging.INFO)
+        say(_logger, f"moesaic: gpt-oss's experts run on moesaic's kernels ({layer.moesaic_experts.plan(1)})", logging.INFO)
 
     def restore_weights_before_loading(self, layer: Any) -> None:
         if hasattr(layer, "moesaic_experts"):

@@ -63,7 +63,7 @@ void bear_the_blame() {
 bool take(int pipe, std::string& output) {
   char part[4096];
   for (;;) {
-    const ssize_t n = read(pipe, part, sizeof part);
+    const ssize_t n = ::read(pipe, part, sizeof part);
     if (n <= 0) return n < 0 && (errno == EAGAIN || errno == EINTR);
     output.append(part, static_cast<size_t>(n));
     if (output.size() > 2 * kMostOutput) output.erase(0, output.size() - kMostOutput);

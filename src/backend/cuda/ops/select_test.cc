@@ -25,13 +25,14 @@ Target device(int major, int minor, const BackendOptions& options = {}) {
   return target_of(features_of(major, minor, 10 * major + minor), options);
 }
 
-struct Range {
+struct TokenRange {
   int last;  // the number of tokens that it ends with
   std::string_view name;
 };
-void expect_ranges(const Target& target, Kind kind, int64_t cols, const std::vector<Range>& ranges) {
+void expect_ranges(const Target& target, Kind kind, int64_t cols, const std::vector<TokenRange>& ranges) {
   for (int tokens = 1; tokens <= kMostTokens; ++tokens) {
-    const auto range = std::find_if(ranges.begin(), ranges.end(), [&](Range r) { return tokens <= r.last; });
+    const auto range =
+        std::find_if(ranges.begin(), ranges.end(), [&](TokenRange r) { return tokens <= r.last; });
     ASSERT_NE(range, ranges.end());
     const auto choice =
         select(LinearShape{.kind = kind, .rows = 2880, .cols = cols, .tokens = tokens}, target);
@@ -40,14 +41,14 @@ void expect_ranges(const Target& target, Kind kind, int64_t cols, const std::vec
   }
 }
 
-const std::vector<Range> kMmaRanges = {{8, "small-M 8"},
-                                       {16, "small-M 16"},
-                                       {32, "small-M 32"},
-                                       {64, "large-M 64"},
-                                       {kMostTokens, "large-M 128"}};
-const std::vector<Range> kHopperRanges = {
+const std::vector<TokenRange> kMmaRanges = {{8, "small-M 8"},
+                                            {16, "small-M 16"},
+                                            {32, "small-M 32"},
+                                            {64, "large-M 64"},
+                                            {kMostTokens, "large-M 128"}};
+const std::vector<TokenRange> kHopperRanges = {
     {8, "dense_decode 8"}, {16, "dense_decode 16"}, {32, "dense_decode 32"}, {kMostTokens, "wgmma"}};
-const std::vector<Range> kBlockScaledRanges = {
+const std::vector<TokenRange> kBlockScaledRanges = {
     {8, "block-scaled 8"},   {16, "block-scaled 16"},   {32, "block-scaled 32"},
     {64, "block-scaled 64"}, {512, "block-scaled 128"}, {kMostTokens, "block-scaled prefill"}};
 

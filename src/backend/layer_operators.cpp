@@ -157,7 +157,8 @@ Status check(const PagedAttentionCall& c) {
 
 Status check(const DenseOptions& options, const DenseMatrix& m) {
   const Format format = options.format.value_or(Format::kBF16);
-  if (format != Format::kBF16 && format != Format::kMxfp8 && format != Format::kMxfp4)
+  const FormatInfo& info = info_of(format);
+  if (format != Format::kBF16 && (!info.mx || info.option.empty()))
     return error(StatusCode::kUnsupported, "dense: format {}; use bf16, mxfp8 or mxfp4", format_name(format));
   if (m.cols < 32 || m.cols % 32 != 0 || m.cols > 1 << 16 || m.rows < 1 || m.rows > 1 << 24)
     return error(

@@ -88,6 +88,39 @@ void init(T* given, size_t size) {
   });
 }
 
+// The caller's struct, with defaults for what an older one lacks.
+template <typename T>
+Result<T> values_of(const T* given, const char* name) {
+  RETURN_IF_ERROR(not_null(given, name));
+  T values = defaults<T>();
+  RETURN_IF_ERROR(read(given, values));
+  return values;
+}
+
+// get() of an operator; 0 where it is NULL.
+template <typename Get>
+size_t bytes_of(const void* handle, const char* name, Get&& get) {
+  size_t bytes = 0;
+  enter([&]() -> Status {
+    RETURN_IF_ERROR(not_null(handle, name));
+    bytes = get();
+    return {};
+  });
+  return bytes;
+}
+// The same of a text, for moesaic_free; NULL where the operator is.
+template <typename Get>
+char* text_of(const void* handle, const char* name, Get&& get) {
+  char* text = nullptr;
+  size_t length = 0;
+  enter([&]() -> Status {
+    RETURN_IF_ERROR(not_null(handle, name));
+    const std::string made = get();
+    return c_api::hand_out(made.data(), made.size(), &text, &length);
+  });
+  return text;
+}
+
 Result<ElementType> type_of(int32_t type, const char* name) {
   if (type < MOESAIC_F32 || type > MOESAIC_BF16) return invalid("{}: type {}", name, type);
   constexpr ElementType kTypes[] = {ElementType::kF32, ElementType::kF16, ElementType::kBF16};
@@ -96,9 +129,7 @@ Result<ElementType> type_of(int32_t type, const char* name) {
 
 Result<MoeOperatorMatrix> matrix_of(const moesaic_moe_matrix* given, int64_t rows, int64_t columns,
                                     const char* name) {
-  RETURN_IF_ERROR(not_null(given, name));
-  moesaic_moe_matrix m = defaults<moesaic_moe_matrix>();
-  RETURN_IF_ERROR(read(given, m));
+  ASSIGN_OR_RETURN(const moesaic_moe_matrix m, values_of(given, name));
   ASSIGN_OR_RETURN(const ElementType bias_type, type_of(m.bias_type, "bias_type"));
   const auto or_dense = [](int64_t stride, int64_t dense) { return stride != 0 ? stride : dense; };
   const int64_t block_row = or_dense(m.block_row_stride, columns / 2),
@@ -127,9 +158,7 @@ Result<DenseMatrix> matrix_of(const moesaic_dense_matrix& m) {
 }
 
 Result<PagedCache> cache_of(const moesaic_paged_cache* given) {
-  RETURN_IF_ERROR(not_null(given, "cache"));
-  auto c = defaults<moesaic_paged_cache>();
-  RETURN_IF_ERROR(read(given, c));
+  ASSIGN_OR_RETURN(const moesaic_paged_cache c, values_of(given, "cache"));
   RETURN_IF_ERROR(c_api::check_flag(c.fp8, "fp8"));
   return PagedCache{.k = c.k,
                     .v = c.v,
@@ -144,9 +173,7 @@ Result<PagedCache> cache_of(const moesaic_paged_cache* given) {
 }
 
 Result<PagedAttentionCall> call_of(const moesaic_attention_call* given, void* stream) {
-  RETURN_IF_ERROR(not_null(given, "call"));
-  auto c = defaults<moesaic_attention_call>();
-  RETURN_IF_ERROR(read(given, c));
+  ASSIGN_OR_RETURN(const moesaic_attention_call c, values_of(given, "call"));
   ASSIGN_OR_RETURN(const PagedCache cache, cache_of(c.cache));
   return PagedAttentionCall{.device = c.device,
                             .rows = c.rows,
@@ -167,9 +194,7 @@ Result<PagedAttentionCall> call_of(const moesaic_attention_call* given, void* st
 }
 
 Result<QkvCall> call_of(const moesaic_qkv_call* given, void* stream) {
-  RETURN_IF_ERROR(not_null(given, "call"));
-  auto c = defaults<moesaic_qkv_call>();
-  RETURN_IF_ERROR(read(given, c));
+  ASSIGN_OR_RETURN(const moesaic_qkv_call c, values_of(given, "call"));
   ASSIGN_OR_RETURN(const PagedCache cache, cache_of(c.cache));
   ASSIGN_OR_RETURN(const ElementType norm_type, type_of(c.norm_type, "norm_type"));
   ASSIGN_OR_RETURN(const ElementType cos_sin_type, type_of(c.cos_sin_type, "cos_sin_type"));
@@ -233,42 +258,21 @@ moesaic_status moesaic_moe_prepare(const moesaic_moe_options* options, const moe
 void moesaic_moe_close(moesaic_moe* moe) { delete moe; }
 
 size_t moesaic_moe_workspace_bytes(const moesaic_moe* moe, int64_t tokens) {
-  size_t bytes = 0;
-  c_api::enter([&]() -> Status {
-    RETURN_IF_ERROR(c_api::not_null(moe, "moe"));
-    bytes = moe->moe->workspace_bytes(tokens);
-    return {};
-  });
-  return bytes;
+  return moesaic::bytes_of(moe, "moe", [&] { return moe->moe->workspace_bytes(tokens); });
 }
 
 size_t moesaic_moe_weight_bytes(const moesaic_moe* moe) {
-  size_t bytes = 0;
-  c_api::enter([&]() -> Status {
-    RETURN_IF_ERROR(c_api::not_null(moe, "moe"));
-    bytes = moe->moe->bytes();
-    return {};
-  });
-  return bytes;
+  return moesaic::bytes_of(moe, "moe", [&] { return moe->moe->bytes(); });
 }
 
 char* moesaic_moe_plan(const moesaic_moe* moe, int64_t tokens) {
-  char* text = nullptr;
-  size_t length = 0;
-  c_api::enter([&]() -> Status {
-    RETURN_IF_ERROR(c_api::not_null(moe, "moe"));
-    const std::string plan = moe->moe->plan(tokens);
-    return c_api::hand_out(plan.data(), plan.size(), &text, &length);
-  });
-  return text;
+  return moesaic::text_of(moe, "moe", [&] { return moe->moe->plan(tokens); });
 }
 
 moesaic_status moesaic_moe_run(const moesaic_moe* moe, const moesaic_moe_call* call, void* stream) {
   return c_api::enter([&]() -> Status {
     RETURN_IF_ERROR(c_api::not_null(moe, "moe"));
-    RETURN_IF_ERROR(c_api::not_null(call, "call"));
-    auto c = moesaic::defaults<moesaic_moe_call>();
-    RETURN_IF_ERROR(c_api::read(call, c));
+    ASSIGN_OR_RETURN(const moesaic_moe_call c, moesaic::values_of(call, "call"));
     ASSIGN_OR_RETURN(const ElementType type, moesaic::type_of(c.type, "type"));
     ASSIGN_OR_RETURN(const ElementType logits_type, moesaic::type_of(c.logits_type, "logits_type"));
     return moe->moe->run({.tokens = c.tokens,
@@ -313,42 +317,21 @@ moesaic_status moesaic_dense_prepare(const moesaic_dense_matrix* matrix, void* s
 void moesaic_dense_close(moesaic_dense* dense) { delete dense; }
 
 size_t moesaic_dense_workspace_bytes(const moesaic_dense* dense, int64_t tokens) {
-  size_t bytes = 0;
-  c_api::enter([&]() -> Status {
-    RETURN_IF_ERROR(c_api::not_null(dense, "dense"));
-    bytes = dense->dense->workspace_bytes(tokens);
-    return {};
-  });
-  return bytes;
+  return moesaic::bytes_of(dense, "dense", [&] { return dense->dense->workspace_bytes(tokens); });
 }
 
 size_t moesaic_dense_weight_bytes(const moesaic_dense* dense) {
-  size_t bytes = 0;
-  c_api::enter([&]() -> Status {
-    RETURN_IF_ERROR(c_api::not_null(dense, "dense"));
-    bytes = dense->dense->bytes();
-    return {};
-  });
-  return bytes;
+  return moesaic::bytes_of(dense, "dense", [&] { return dense->dense->bytes(); });
 }
 
 char* moesaic_dense_plan(const moesaic_dense* dense, int64_t tokens) {
-  char* text = nullptr;
-  size_t length = 0;
-  c_api::enter([&]() -> Status {
-    RETURN_IF_ERROR(c_api::not_null(dense, "dense"));
-    const std::string plan = dense->dense->plan(tokens);
-    return c_api::hand_out(plan.data(), plan.size(), &text, &length);
-  });
-  return text;
+  return moesaic::text_of(dense, "dense", [&] { return dense->dense->plan(tokens); });
 }
 
 moesaic_status moesaic_project(const moesaic_dense* dense, const moesaic_project_call* call, void* stream) {
   return c_api::enter([&]() -> Status {
     RETURN_IF_ERROR(c_api::not_null(dense, "dense"));
-    RETURN_IF_ERROR(c_api::not_null(call, "call"));
-    auto c = moesaic::defaults<moesaic_project_call>();
-    RETURN_IF_ERROR(c_api::read(call, c));
+    ASSIGN_OR_RETURN(const moesaic_project_call c, moesaic::values_of(call, "call"));
     ASSIGN_OR_RETURN(const ElementType type, moesaic::type_of(c.out_type, "out_type"));
     return dense->dense->run(moesaic::DenseCall{.tokens = c.tokens,
                                                 .x = c.x,

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 
 def misfit(package: str, interface: Iterable[tuple[str, str, str, list[str]]]) -> str | None:
@@ -44,3 +45,12 @@ def unfit_device() -> str | None:
 def say(logger: logging.Logger, line: str, level: int) -> None:
     """Once in a process."""
     logger.log(level, line)
+
+
+def free(parameters: Iterable[Any]) -> None:
+    """Frees torch's weights that were repacked, so that the next layer finds the memory: what is prepared is not torch's."""
+    import torch
+
+    for parameter in parameters:
+        parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+    torch.cuda.empty_cache()

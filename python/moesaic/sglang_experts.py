@@ -14,7 +14,7 @@ from sglang.srt.runtime_context import get_exec, get_lora
 
 from . import _torch_ops  # noqa: F401  (defines torch.ops.moesaic)
 from . import ops
-from ._serving_engine import say
+from ._serving_engine import free, say
 
 _logger = logging.getLogger("sglang.moesaic")
 
@@ -31,9 +31,9 @@ class MoesaicMoEMethod(Mxfp4MoEMethod):
     def __init__(self, layer: Any, prefix: str) -> None:
         FusedMoEMethodBase.__init__(self)  # not the parent's, which chooses among SGLang's kernels
         self.prefix = prefix
-        # As the checkpoint has them: SGLang may pad both for its own kernels.
+        # The checkpoint's sizes: SGLang may pad both for its own kernels.
         self.hidden, self.intermediate = layer.hidden_size_unpadded, layer.intermediate_size_per_partition
-        # Of the parent's create_weights(): the layout without padding.
+        # With these the parent's create_weights() pads nothing.
         self.use_deep_gemm, self.use_mega_moe, self.use_marlin, self.use_flashinfer, self._fi_kernel = True, False, False, False, None
 
     def create_weights(self, layer: Any, num_experts: int, hidden_size: int, intermediate_size_per_partition: int,
@@ -53,10 +53,7 @@ class MoesaicMoEMethod(Mxfp4MoEMethod):
             layer.w13_weight.data, layer.w13_weight_scale.data, layer.w13_weight_bias.data, layer.w2_weight.data,
             layer.w2_weight_scale.data, layer.w2_weight_bias.data, top_k=layer.top_k, alpha=config.gemm1_alpha,
             limit=config.gemm1_clamp_limit)
-        for name in ("w13_weight", "w13_weight_scale", "w2_weight", "w2_weight_scale"):  # repacked: free them
-            parameter = getattr(layer, name)
-            parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
-        torch.cuda.empty_cache()  # so that the next layer finds it: what is prepared is not torch's memory
+        free([layer.w13_weight, layer.w13_weight_scale, layer.w2_weight, layer.w2_weight_scale])
         say(_logger, f"moesaic: gpt-oss's experts run on moesaic's kernels ({layer.moesaic_experts.plan(1)})", logging.INFO)
 
     def restore_weights_before_loading(self, layer: Any) -> None:

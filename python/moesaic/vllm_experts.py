@@ -14,6 +14,7 @@ from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config, Gpt
 from . import _torch_ops  # noqa: F401  (defines torch.ops.moesaic)
 from . import ops
 from . import vllm_plugin as plugin
+from ._serving_engine import free
 
 
 class MoesaicMoEMethod(GptOssMxfp4MoEMethod):
@@ -45,10 +46,7 @@ class MoesaicMoEMethod(GptOssMxfp4MoEMethod):
             layer.w13_weight.data, layer.w13_weight_scale.data, getattr(layer, "w13_bias", None), layer.w2_weight.data,
             layer.w2_weight_scale.data, getattr(layer, "w2_bias", None), top_k=layer.top_k, first_expert=first,
             num_experts=layer.global_num_experts)
-        for name in ("w13_weight", "w13_weight_scale", "w2_weight", "w2_weight_scale"):  # repacked: free them
-            parameter = getattr(layer, name)
-            parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
-        torch.cuda.empty_cache()  # so that the next layer finds it: what is prepared is not torch's memory
+        free([layer.w13_weight, layer.w13_weight_scale, layer.w2_weight, layer.w2_weight_scale])
         plugin.say_once(f"moesaic: gpt-oss's experts run on moesaic's kernels ({layer.moesaic_experts.plan(1)})", logging.INFO)
 
     def get_fused_moe_quant_config(self, layer: Any) -> None:

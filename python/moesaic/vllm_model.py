@@ -21,6 +21,7 @@ from vllm.model_executor.models import gpt_oss
 from . import _engine
 from . import vllm_plugin as plugin
 from . import vllm_crash
+from ._serving_engine import free
 from .vllm_attention import MoesaicAttentionBackend, StepMetadata
 
 _MOST_ROWS = 8192  # of a step at once; vLLM's larger ones run in parts
@@ -138,9 +139,7 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
         """What is repacked is freed, here and in vLLM's modules."""
         del self._loaded[layer]
         modules = [self.model.layers[layer]] if layer >= 0 else [self.model.embedding, self.lm_head, self.model.norm]
-        for parameter in (p for module in modules for p in module.parameters()):
-            parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
-        torch.cuda.empty_cache()  # so that the next layer finds it: what is repacked is not torch's memory
+        free(p for module in modules for p in module.parameters())
 
     # --- Steps ---
 

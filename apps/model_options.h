@@ -28,7 +28,7 @@ struct ModelOptions {
   std::vector<std::string> lora;
   int threads = 0, tp = 1;
   bool batch_invariant = false, portable = false, tune = true, early_launch = true;
-  // What the command will ask of the model, for --tp auto: tokens of context, or 0, and why it has one rank.
+  // For --tp auto: the tokens of context that the command will ask for, or 0, and why it needs one rank.
   int context = 0;
   std::string one_rank;
   double step_limit = BackendOptions().step_limit;
@@ -71,7 +71,7 @@ void add_placement_options(CLI::App& c, Options& o) {
       ->group(kRareOptions);
 }
 
-// From 1 to 8, auto or numa, as OpenOptions::tp has it.
+// Reads a number from 1 to 8, auto or numa, for OpenOptions::tp.
 Result<int> rank_count(const std::string& text);
 
 // --device, --threads, --tp, --cpu-pin, --lora, --cpu-prefetch, --dense, --kv-dtype, --batch-invariant and

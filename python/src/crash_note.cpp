@@ -19,7 +19,7 @@ constexpr std::array kFatal = {Signal{SIGSEGV, "SIGSEGV\n"}, Signal{SIGBUS, "SIG
                                Signal{SIGILL, "SIGILL\n"}, Signal{SIGFPE, "SIGFPE\n"},
                                Signal{SIGABRT, "SIGABRT\n"}};
 
-// Only what is here, and calls that a signal handler may make, are used by the handler.
+// The handler uses only these, and calls that a signal handler may make.
 using Words = std::array<char, 1001>;
 Words note_path, note_text, note_line;
 std::array<struct sigaction, kFatal.size()> before;

@@ -6,9 +6,9 @@
 
 namespace moesaic::python {
 
-// From now on: where a thread dies of a signal within an OwnCode, the file is made anew with `text` and the
-// signal's name, and `line` goes to standard error. What handled the signal before comes next. Names and
-// texts of more than 1,000 bytes are cut. A second call replaces the first one's words.
+// After this call, a thread that dies of a signal within an OwnCode first writes `text` and the signal's name
+// to the file at `path`, and `line` to standard error. The handler that was there before runs next. Paths and
+// texts are cut at 1,000 bytes. A second call replaces path, text and line.
 void note_crashes(const std::string& path, const std::string& text, const std::string& line);
 
 // While it lives, this thread is in moesaic's code.

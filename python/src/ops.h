@@ -12,7 +12,7 @@
 namespace moesaic::python {
 
 inline void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
-// Of torch's name of a type.
+// Returns the type that torch names so.
 ElementType type_of(const std::string& name);
 
 void add_ops(nanobind::module_& m);        // the experts, and a whole model's steps

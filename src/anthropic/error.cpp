@@ -27,7 +27,7 @@ const char* error_type(int http) {
 std::string error_json(const openai::ApiError& error, const std::string& request_id) {
   openai::Json json = {{"type", "error"},
                        {"error", {{"type", error_type(error.http)}, {"message", message_line(error)}}}};
-  // Where Anthropic's client reads this, it sends the whole conversation again, without the field.
+  // Anthropic's client then sends the whole conversation again, without the field.
   if (error.param == "thread") json["error"]["details"] = {{"error_code", "thread_unsupported_request"}};
   if (!request_id.empty()) json["request_id"] = request_id;
   return openai::dump(json);

@@ -149,8 +149,7 @@ struct Attention {
   }
 };
 
-// With queries of 0 all keys weigh the same, and the sink as much as 5 of them: values of 1 become n / (n +
-// 5).
+// Queries of 0 give all keys the same weight, and the sink that of 5 keys: n values of 1 become n / (n + 5).
 TEST(CLayerOps, AttendsOverPages) {
   Attention a;
   ASSERT_EQ(moesaic_paged_attention(&a.call, nullptr), MOESAIC_OK) << moesaic_last_error();

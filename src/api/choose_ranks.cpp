@@ -14,15 +14,15 @@ namespace {
 
 // A rank more is taken where a token becomes so much quicker than with the fewer ones.
 constexpr double kLeastGain = 1.1;
-// What a GPU keeps beside weights and KV cache: CUDA and the kernels some 0.6 GB, a step of 4,096 rows of the
-// 20b 0.7, the logits of 512 sequences 0.4, and what other programs show on it.
+// A GPU needs so much beside weights and KV cache: 0.6 GB for CUDA and the kernels, 0.7 for a step of 4,096
+// rows of the 20b, 0.4 for the logits of 512 sequences, and some for other programs.
 constexpr double kOtherBytes = 2.5e9;
 
 double converted(double bytes, Format stored, std::optional<Format> wanted) {
   return bytes * bits_per_element(made_of(stored, wanted)) / bits_per_element(stored);
 }
 
-// Of the first rank, which has no less than the others.
+// Returns the bytes of the first rank, which has no less than the others.
 double bytes_of_rank(const RankedModel& m, int ranks) {
   const StoredBytes part = stored_bytes(cut(m.weights, m.config, {.rank = 0, .ranks = ranks}));
   const double heads = static_cast<double>(RankShare{0, ranks}.kv_heads(m.config.kv_heads).count);
@@ -38,7 +38,7 @@ double token_seconds(const RankedModel& m, double bytes_per_second, int ranks) {
   return decode_seconds(m.config, bytes, bytes_per_second, ranks, 1);
 }
 
-// As --device takes it: "cuda:0,1".
+// Returns the GPUs as --device names them: "cuda:0,1".
 std::string device_of(const std::vector<int>& gpus) {
   std::string name = "cuda:";
   for (const int gpu : gpus) name += (name.back() == ':' ? "" : ",") + std::to_string(gpu);
@@ -47,7 +47,7 @@ std::string device_of(const std::vector<int>& gpus) {
 
 bool contains(const std::vector<int>& all, int one) { return std::ranges::find(all, one) != all.end(); }
 
-// Empty where `next` may join those that are taken.
+// Returns why `next` cannot be a rank beside those that are taken; empty: it can.
 std::string why_not(const std::vector<const RankGpu*>& taken, const RankGpu& next) {
   const RankGpu& first = *taken[0];
   if (next.kind != first.kind)
@@ -60,7 +60,7 @@ std::string why_not(const std::vector<const RankGpu*>& taken, const RankGpu& nex
   return {};
 }
 
-// Those that may be ranks together, and why there are no more.
+// The GPUs that may be ranks together, and why no more may.
 struct Group {
   std::vector<const RankGpu*> gpus;
   std::string end;
@@ -80,7 +80,7 @@ Group group_of(const RankedModel& m, std::span<const RankGpu> all) {
   return group;
 }
 
-// The line of check_ranks() without "--tp N: ".
+// Returns the message of check_ranks() without "--tp N: ".
 std::string cut_reason(const Status& status) {
   const std::string& line = status.message();
   return line.substr(line.find(": ") + 2);
@@ -88,7 +88,7 @@ std::string cut_reason(const Status& status) {
 
 std::string milliseconds(double seconds) { return fmt::format("{:.2f} ms", seconds * 1e3); }
 
-// Why `ranks` and neither fewer nor more.
+// Says why there are `ranks`, neither fewer nor more.
 std::string reason_of(const RankedModel& m, const RankGpu& gpu, const Group& group, int ranks, int fewest) {
   const double need = bytes_of_rank(m, ranks), speed = gpu.bytes_per_second;
   if (need > gpu.memory)
@@ -162,7 +162,7 @@ std::string one_rank_reason(const ModelConfig& c, const BackendOptions& o, bool 
   return {};
 }
 
-// K and V of 16 bits, or 8.
+// Returns the bytes of the least KV cache, with K and V of 16 bits, or 8.
 Result<double> least_cache(const ModelConfig& c, int context, KvFormat format) {
   const KvDemand demand = least_demand({.context = context}, c);
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(c, demand));
@@ -171,8 +171,8 @@ Result<double> least_cache(const ModelConfig& c, int context, KvFormat format) {
   return pages * layout.page_tokens * 2 * c.kv_size() * (format == KvFormat::kFp8 ? 1 : 2);
 }
 
-// Those that the device names, in its order: "cuda:1" is this one and those behind it. None where one of them
-// is not there.
+// Returns the GPUs that the device names, in its order; none where one of them is not there. "cuda:1" names
+// that GPU and all behind it.
 Result<std::vector<RankGpu>> named_gpus(const std::string& device, std::vector<RankGpu> all) {
   ASSIGN_OR_RETURN(const std::vector<int> indices, device_indices(device));
   std::vector<RankGpu> named;

@@ -14,7 +14,7 @@
 
 namespace moesaic {
 
-// What is to be computed.
+// A model whose number of ranks is to be chosen.
 struct RankedModel {
   const ModelConfig& config;
   const ModelWeights& weights;
@@ -29,13 +29,13 @@ struct RankChoice {
   std::string reason;     // one line: "2 GPUs (cuda:0,1): ..."
 };
 
-// The fewest that have room, or more where each doubling makes a token that much quicker (a projection).
-// gpus: those that may be taken, the first of which is taken in any case; not empty.
+// Chooses the fewest GPUs that have room, or more where they make a token quicker by projection. gpus: the
+// candidates, not empty; the first is always taken.
 RankChoice choose_gpus(const RankedModel& model, std::span<const RankGpu> gpus);
-// One for each node that has threads.
+// Chooses a rank for each node that has threads.
 RankChoice choose_nodes(const RankedModel& model, const ThreadPlan& threads);
 
-// Those of this machine; none where "auto" would give no GPU.
+// Returns the GPUs of this machine; none where "auto" would give no GPU.
 std::vector<RankGpu> usable_gpus();
 // Replaces kAutoRanks and kRankPerNode in choice.options.tp by a number, and says why in choice.ranks. What
 // cannot work becomes one rank, with the reason. one_only: as above. context: tokens that were asked for, or
@@ -43,7 +43,7 @@ std::vector<RankGpu> usable_gpus();
 Status settle_ranks(const Checkpoint& checkpoint, int context, const std::string& one_only,
                     DeviceChoice& choice,
                     const std::function<std::vector<RankGpu>()>& find_gpus = usable_gpus);
-// Why a model with these options has one rank; empty: nothing.
+// Says why a model with these options has one rank; empty: nothing does.
 std::string one_rank_reason(const std::string& speculative, bool keeps_kv);
 
 }  // namespace moesaic

@@ -19,7 +19,7 @@ constexpr int64_t kExchangedWidth = 256;
 const char* asked() { return std::getenv("MOESAIC_EXCHANGES"); }
 int exchanges() { return asked() != nullptr ? std::max(1, std::atoi(asked())) : 10'000; }
 
-// What a rank gives in its columns and finds in the others'.
+// The value that a rank writes to its columns, and must find in the other ranks'.
 float value_of(int exchange, int64_t row, int64_t column) {
   return static_cast<float>(exchange % 4096 * 1000 + row * 300 + column);
 }

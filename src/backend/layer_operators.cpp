@@ -43,8 +43,7 @@ struct Dimension {
 std::array<Dimension, 3> dimensions(const PagedCache& c) {
   return {{{c.pages, c.page_stride}, {c.page_tokens, c.token_stride}, {c.kv_heads, c.head_stride}}};
 }
-// What K or V takes from its first to its last value. dense: nothing else lies between. folded: rows lie in
-// each other.
+// The memory from K's (or V's) first value to its last. dense: it holds nothing else. folded: rows overlap.
 struct Reach {
   int64_t bytes = 0;
   bool dense = true, folded = false;
@@ -97,7 +96,7 @@ Status check_apart_from_cache(const char* op, const Extent& to, const PagedCache
   return r.dense ? check_apart(op, to, {{"the cache's k", c.k, r.bytes}, {"the cache's v", c.v, r.bytes}})
                  : Status();
 }
-// That rows may be written to it.
+// Checks that rows may be written to the cache.
 Status check_written(const char* op, const PagedCache& c, const Extent& x) {
   const Reach r = reach(c);
   if (r.folded)

@@ -120,9 +120,9 @@ class DenseOperator {
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
   int device() const { return device_; }
-  // Of a call of either kind; does not grow beyond some thousand tokens.
+  // Bytes of scratch memory for a call of either kind. They do not grow beyond some thousand tokens.
   virtual size_t workspace_bytes(int64_t tokens) const = 0;
-  // Of the weights.
+  // Bytes of the weights.
   virtual size_t bytes() const = 0;
   // The kernel for so many tokens, for people.
   virtual std::string plan(int64_t tokens) const = 0;
@@ -134,7 +134,7 @@ class DenseOperator {
   Status run(const QkvCall& call) const;
 
  protected:
-  // Of calls that have tokens, and all that they need.
+  // The calls have been checked, and have tokens and scratch memory.
   virtual Status launch(const DenseCall& call) const = 0;
   virtual Status launch(const QkvCall& call) const = 0;
 
@@ -149,7 +149,7 @@ class DenseOperator {
 Result<std::unique_ptr<DenseOperator>> prepare_dense(const DenseOptions& options, const DenseMatrix& matrix,
                                                      void* stream);
 
-// What all devices refuse. check_sizes() is the part of it that looks at no pointer.
+// These refuse what no device can do. check_sizes() does not look at pointers.
 Status check_sizes(const PagedAttentionCall& call);
 Status check(const PagedAttentionCall& call);
 Status check(const DenseOptions& options, const DenseMatrix& matrix);

@@ -17,7 +17,7 @@ struct RankGpu {
   std::vector<int> reaches;     // the GPUs whose memory it can map
 };
 
-// Those that this program can use, by index. Nothing else of the process may have used CUDA before
+// Returns the GPUs that this program can use, by index. Nothing else of the process may have used CUDA before
 // (CUDA_MODULE_LOADING), if several of them are to compute a model.
 std::vector<RankGpu> rank_gpus();
 

@@ -73,7 +73,7 @@ Status check_rank_options(const Entry& entry, const BackendOptions& options, con
   return {};
 }
 
-// On a thread that stays on the node, whose threads and memory are then there, too.
+// Creates the backend on a thread that stays on the node, so that its threads and memory are there, too.
 Result<std::unique_ptr<Backend>> create_on_node(const Entry& entry, const BackendOptions& options,
                                                 const ThreadPlan::Node& node) {
   Result<std::unique_ptr<Backend>> made = error(StatusCode::kInternal, "no backend");

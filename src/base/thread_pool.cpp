@@ -121,7 +121,7 @@ void ThreadPool::take_items(int thread) {
 }
 
 void ThreadPool::work(int thread) {
-  // To all CPUs of its node, between which the kernel goes on balancing.
+  // The thread may use all CPUs of its node. The kernel balances threads among them.
   if (pinned_) run_on(plan_[home_of(thread)].cpus);
   uint32_t done = 0;  // the loop that this worker has worked on last
   while (true) {

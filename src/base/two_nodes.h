@@ -21,7 +21,7 @@ class TwoNodes {
     write("node/node1/cpulist", "1");
   }
   const std::string& root() const { return folder_.path(); }
-  // Whether this process may run on both of them.
+  // True if this process may run on both CPUs.
   static bool usable() {
     const std::vector<int> cpus = current_affinity();
     return std::ranges::binary_search(cpus, 0) && std::ranges::binary_search(cpus, 1);

@@ -13,7 +13,7 @@ AnyJson parse_whole_json(std::string_view text) {
   return AnyJson::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
 }
 
-// What is wrong with a text that parse_whole_json() discards, and where: the line, and the byte within it.
+// Says what is wrong with a text that parse_whole_json() discards, and at which line and byte of the line.
 std::string json_fault(std::string_view text);
 
 }  // namespace moesaic

@@ -263,7 +263,7 @@ std::pair<KvFetch::State, double> slow_fetch(double compute_seconds) {
   return {state, std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count()};
 }
 
-// What is left to read is compared with the time to compute all of it, as far as that is known.
+// The store compares the time to read the rest with the time to compute all of it, as far as that is known.
 TEST(StoreDisk, ASlowOneIsNotWaitedForWhereComputingIsFaster) {
   EXPECT_EQ(slow_fetch(60).first, KvFetch::State::kArrived);
   EXPECT_EQ(slow_fetch(0).first, KvFetch::State::kArrived);

@@ -22,7 +22,7 @@ DecodeBytes decode_bytes(const ModelConfig& c, const ModelWeights& weights) {
 double decode_seconds(const ModelConfig& c, const DecodeBytes& bytes, double bytes_per_second, int ranks,
                       int sequences) {
   const double rows = sequences;
-  // Of the slowest rank: the first ones have a KV head more where they do not come out even.
+  // The first ranks have a KV head more where they cannot all have as many, and are the slowest.
   const int heads = (c.kv_heads + ranks - 1) / ranks;
   const double part = static_cast<double>(heads) / c.kv_heads;
   const double chosen = static_cast<double>(c.experts_per_token) / c.experts;

@@ -23,8 +23,8 @@ namespace {
 // Before anything of this process uses CUDA (BackendOptions::tp).
 const bool kLoadsAtOnce = setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0;
 
-// Of a step's exchanges, an odd number: by words that announce themselves up to 91 rows, and by stores and
-// flags.
+// The rows of a step's exchanges, an odd number of them. Up to 91 rows go by words that announce themselves,
+// more by stores and flags.
 constexpr int kRowsOf[] = {1, 8, 3, 64, 128, 1, 2, 91, 92, 5, 1};
 constexpr int kMostRows = 2048, kOfAStep = std::size(kRowsOf);
 

@@ -7,8 +7,8 @@
 
 namespace moesaic::cuda {
 
-// Of K and of V, which Attention::k and v point to. Strides in bytes, multiples of 16; the values of one
-// token and head lie together.
+// How K lies in memory, and V: Attention::k and v point to them. Strides are in bytes, multiples of 16; the
+// values of one token and head lie together.
 struct PagedLayout {
   int64_t page_stride = 0, token_stride = 0, head_stride = 0;
   int page_tokens = 0;  // a power of two

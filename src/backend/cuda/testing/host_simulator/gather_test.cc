@@ -130,7 +130,7 @@ class LateRank {
     links_ = {.rank = rank, .ranks = ranks, .epoch = &epoch_, .fault = &fault_};
     for (int r = 0; r < ranks; ++r) links_.inbox.at[r] = inboxes[r].data();
   }
-  // By all threads of its CTA.
+  // All threads of the CTA call it.
   void exchange(int n) {
     if (threadIdx.x == 0) begin(n);
     __syncthreads();

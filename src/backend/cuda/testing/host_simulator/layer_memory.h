@@ -1,4 +1,4 @@
-// What the tests of layer_operators.h share: memory of the device that is the host, and a paged cache.
+// Shared by the tests of layer_operators.h: memory of the simulated device, and a paged cache.
 #pragma once
 
 #include <algorithm>

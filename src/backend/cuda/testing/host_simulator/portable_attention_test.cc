@@ -212,7 +212,7 @@ TEST(PagedAttention, TakesOtherShapesAndFp8) {
   }
 }
 
-// Of sequences that another page number or length is wrong of, the rows are NaN. All others stay as they are.
+// A sequence with a wrong page number or length gets rows of NaN. All others stay as they are.
 TEST(PagedAttention, WrongPagesAndLengthsGiveRowsOfNaN) {
   std::mt19937 rng(5);
   const Problem p({.head_dim = 64, .heads = 8, .kv_heads = 1, .tokens = {300, 100, 70, 700}}, rng);

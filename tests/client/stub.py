@@ -34,13 +34,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def inner_path(self):
+        """As the server behind has it; None: it stands elsewhere on this host."""
+        return self.path[len(self.server.prefix):] if self.path.startswith(self.server.prefix + "/") else None
+
     def do_GET(self):
+        path = self.inner_path()
         self.server.asked.append(self.path)
-        status, headers, body = self.server.get(self.path)
+        if path is None:
+            return self.reply(404, b"", [])
+        status, headers, body = self.server.get(path)
         self.reply(status, body, [(name, headers[name]) for name in KEPT if headers.get(name)])
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.inner_path() != "/v1/chat/completions":
+            return self.reply(404, b"", [])
         self.server.bodies.append(body)
         answer = self.server.answers.pop(0) if self.server.answers else {"content": "ok"}
         if "status" in answer:
@@ -71,16 +80,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Stub(http.server.ThreadingHTTPServer):
-    """answers: what the next chats get, {"content"} or {"deltas"} with "finish", "tokens", "counts" (of each chunk), "progress" (of the
+    """prefix: the folder in which it stands, as a proxy may place it. answers: what the next chats get, {"content"} or {"deltas"} with "finish", "tokens", "counts" (of each chunk), "progress" (of the
     prompt), "between" (the first chunk and the others), "gate" and
     "broken" (the connection ends before the answer does), or {"status", "message", "code"}. bodies, asked: what has come."""
 
     daemon_threads = True
 
-    def __init__(self, upstream):
+    def __init__(self, upstream, prefix=""):
         super().__init__(("127.0.0.1", 0), Handler)
         self.upstream = urllib.parse.urlsplit(upstream)
-        self.url = f"http://127.0.0.1:{self.server_port}/"
+        self.prefix = prefix
+        self.url = f"http://127.0.0.1:{self.server_port}{prefix}/"
         self.answers, self.bodies, self.asked, self.left, self.kept = [], [], [], 0, {}
         threading.Thread(target=self.serve_forever, daemon=True).start()
 

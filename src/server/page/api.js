@@ -29,6 +29,7 @@ export async function getJson(address, key) {
 
 export async function getText(address) {
   const response = await fetch(address);
+  if (!response.ok) throw await errorOf(response);
   return response.text();
 }
 

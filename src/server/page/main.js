@@ -51,9 +51,12 @@ async function keep(conversation) {
   await drawList();
 }
 
+const hashOf = conversation => conversation.leaf ? "#" + conversation.id : "";
+
+// The address is that of the conversation; ?q= has been read.
 function show(conversation) {
   current = conversation;
-  history.replaceState(null, "", conversation.leaf ? "#" + conversation.id : "#");
+  history.replaceState(null, "", location.pathname + hashOf(conversation));
   notice("");
   draw();
   const answer = runningIn(current.id);
@@ -61,20 +64,21 @@ function show(conversation) {
   thread.toEnd(false);
 }
 
-async function open(id) {
+// Shows what the reader goes to. The browser's Back leads to what was shown before.
+async function visit(conversation) {
+  if (location.hash !== hashOf(conversation)) history.pushState(null, "", location.pathname + hashOf(conversation));
   side.close();
-  const conversation = runningIn(id)?.conversation ?? await store.load(id);
-  if (!conversation) return create();
   show(conversation);
   composer.focus();
   await drawList();
 }
 
+async function open(id) {
+  await visit(runningIn(id)?.conversation ?? await store.load(id) ?? tree.newConversation());
+}
+
 async function create() {
-  side.close();
-  show(tree.newConversation());
-  composer.focus();
-  await drawList();
+  await visit(tree.newConversation());
 }
 
 // Answers the last message of the shown path, or goes on with that answer.
@@ -303,12 +307,12 @@ async function start() {
   byId("new").addEventListener("click", create);
   byId("more").addEventListener("click", event => openMenu(event.currentTarget, menuOf(current)));
   store.onOtherTab(onOtherTab);
-  addEventListener("hashchange", () => location.hash.slice(1) !== (current.leaf ? current.id : "") && open(location.hash.slice(1)));
+  addEventListener("hashchange", () => location.hash !== hashOf(current) && open(location.hash.slice(1)));
   const kept = location.hash.length > 1 ? await store.load(location.hash.slice(1)) : null;
   const unsent = kept && takeUnsent(kept);
   if (kept && !unsent) mendCut(kept);
-  show(kept ?? current);
   const asked = new URLSearchParams(location.search).get("q");
+  show(kept ?? current);
   if (asked) composer.set(asked);
   await drawList();
   startServerView();

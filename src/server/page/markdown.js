@@ -52,11 +52,15 @@ function fences(src) {
   return {type: "code", raw, lang: info.trim(), text: code.map(line => line.replace(spaces, "")).join("\n")};
 }
 
-// Before the first answer is drawn. Without the libraries answers are shown as plain text.
+// Before the first answer is drawn. Without the libraries, or where they do not arrive, answers are shown as plain text.
 export async function loadMarkdown() {
   if (!libraries.markdown) return;
-  // Either is a script for all surroundings, which in a page defines a global.
-  await Promise.all([import("./library/marked.js"), import("./library/purify.js")]);
+  try {
+    // Either is a script for all surroundings, which in a page defines a global.
+    await Promise.all([import("./library/marked.js"), import("./library/purify.js")]);
+  } catch {
+    return;
+  }
   purify = self.DOMPurify;
   marked = self.marked.marked;
   marked.use({gfm: true, breaks: false, headerIds: false, mangle: false, smartypants: false, renderer, tokenizer: {fences}, extensions: mathematicsExtensions});

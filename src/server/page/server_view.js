@@ -5,6 +5,7 @@ import {apiKey} from "./settings.js";
 
 export const server = {model: "", context: 0};
 let before = null;    // {tokens, time}: for tokens per second
+let asked = null;     // the model that the metrics named when the server was asked what it is; null: it did not answer since
 
 const gigabytes = bytes => bytes > 0 ? `${(bytes / 1e9).toFixed(bytes < 1e10 ? 1 : 0)} GB` : "";
 const grouped = number => number.toLocaleString("en");
@@ -21,6 +22,8 @@ async function ask() {
   const {name, description, memory_total: memory} = info.device;
   show(info.model, `${description || name}${memory ? ", " + gigabytes(memory) : ""} · ${grouped(server.context)} tokens of context`);
 }
+
+const modelIn = metrics => metrics.match(/\{model_name=("(?:[^"\\]|\\.)*")/)?.[1] ?? "";
 
 function load(text) {
   const value = name => Number(text.match(new RegExp(`^${name}(?:\\{[^}]*\\})? (\\S+)`, "m"))?.[1] || 0);
@@ -42,14 +45,17 @@ function explain(error) {
              : error.status === 503 ? error.message : "The server cannot be reached";
   show(server.model, text);
   byId("server-load").textContent = "";
+  asked = null;
 }
 
+// A server that was gone, or has another model, is asked anew what it is.
 async function look() {
   let pause = document.hidden ? 10000 : 2000;
   try {
-    if (!server.model) await ask();
-    showLoad(load(await getText("metrics")));
-    if (byId("server-device").textContent.startsWith("The server cannot")) await ask();
+    const metrics = await getText("metrics"), model = modelIn(metrics);
+    if (model !== asked) await ask();
+    asked = model;
+    showLoad(load(metrics));
   } catch (error) {
     explain(error);
     if (error.code === "model_loading") pause = 500;

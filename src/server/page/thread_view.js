@@ -67,10 +67,11 @@ export class ThreadView {
     made.drawText();
   }
 
-  // The answer whose calls wait for their results: nothing but results stands behind it.
+  // The answer whose calls wait for their results: it has come to its end, and nothing but results stands behind it.
   openCalls() {
     const nodes = path(this.conversation), caller = nodes.findLast(node => node.role !== "tool");
-    if (!caller?.calls || this.views.get(caller.id).growing) return {open: []};
+    const cutOff = caller?.error || caller?.finish === "length";
+    if (!caller?.calls || cutOff || this.views.get(caller.id).growing) return {open: []};
     const answered = new Set(nodes.filter(node => node.role === "tool").map(node => node.callId));
     return {caller, open: caller.calls.filter(call => !answered.has(call.id))};
   }

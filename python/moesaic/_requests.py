@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence, Un
 from . import _engine
 from ._progress import Loading
 from ._tokenizer import Tokenizer
-from ._vllm import LLM_NAMES, by_name
+from ._vllm import ATTRIBUTES, LLM_NAMES, by_name
 from .errors import InvalidRequest, Unsupported, _shown
 from .outputs import RequestStateStats, _Collector
 from .sampling import SamplingParams
@@ -217,6 +217,14 @@ class _Base:
         finally:
             if bar is not None:
                 bar.close()
+
+    def __getattr__(self, name: str) -> Any:
+        advice = ATTRIBUTES.get(name)
+        raise AttributeError(f"{type(self).__name__} has no {name!r}{': ' + advice if advice else ''}")
+
+    def __reduce__(self) -> Any:
+        raise InvalidRequest(f"{type(self).__name__} cannot be copied or sent to another process: it has threads and memory of this one; open "
+                             "the model there")
 
     def get_tokenizer(self) -> Tokenizer:
         """Texts to token ids and back, and the prompts of chats."""

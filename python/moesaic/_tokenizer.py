@@ -6,6 +6,7 @@ import datetime
 import json
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
+from ._vllm import TOKENIZER_NAMES, by_name
 from .errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -31,20 +32,24 @@ class Tokenizer:
         self._llm = llm
         self._special: dict[int, bool] = {}
 
+    @by_name(TOKENIZER_NAMES, "encode")
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """add_special_tokens: gpt-oss has none to add."""
         return self._llm.tokenize(text, special=True)
 
+    @by_name(TOKENIZER_NAMES, "decode")
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
         ids = list(token_ids) if isinstance(token_ids, Iterable) else [token_ids]
         return self._llm.detokenize([one for one in ids if not (skip_special_tokens and self._is_special(one))])
 
+    @by_name(TOKENIZER_NAMES, "tokenizer")
     def __call__(self, text: str | Sequence[str]) -> Encoding:
         """input_ids and attention_mask, as lists."""
         ids: Any = self.encode(text) if isinstance(text, str) else [self.encode(one) for one in text]
         mask = [1] * len(ids) if isinstance(text, str) else [[1] * len(one) for one in ids]
         return Encoding(input_ids=ids, attention_mask=mask)
 
+    @by_name(TOKENIZER_NAMES, "apply_chat_template")
     def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None,
                             tokenize: bool = True, add_generation_prompt: bool = True, reasoning_effort: str | None = None) -> str | list[int]:
         """The prompt that chat() makes of these messages."""

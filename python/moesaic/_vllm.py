@@ -200,6 +200,30 @@ LLM_NAMES = Names(
         "language_model_only": (True,), "prefix_caching_hash_algo": ("sha256", "builtin"),
     })
 
+# What vLLM's LLM and AsyncLLM have besides, and what is here in its place.
+ATTRIBUTES = {name: advice for names, advice in {
+    "encode embed classify score reward beam_search": "this engine generates text, and does nothing else",
+    "get_metrics": "stats and each output's metrics have the numbers",
+    "llm_engine engine engine_core": "LLM is the engine; AsyncLLM is that for asyncio",
+    "model_config vllm_config get_model_config": "info says what was opened",
+    "get_vocab set_tokenizer": "get_tokenizer() has what there is; tokenizer= names another file",
+    "reset_prefix_cache reset_mm_cache reset_encoder_cache": "use cache_prompt=False of SamplingParams, or prefix_cache=False",
+    "sleep wake_up is_sleeping": "close() gives the memory back; open the model again later",
+    "start_profile stop_profile": "use moesaic profile",
+    "collective_rpc apply_model init_weight_transfer_engine update_weights": _PARTS,
+    "add_request step has_unfinished_requests": "AsyncLLM takes requests one by one",
+    "add_lora remove_lora list_loras pin_lora": _LORA,
+    "from_engine_args from_vllm_config from_pretrained": "call the class itself with the model and its options",
+}.items() for name in names.split()}
+
+TOKENIZER_NAMES = Names(
+    ignored="add_special_tokens clean_up_tokenization_spaces spaces_between_special_tokens padding_side verbose return_attention_mask return_token_type_ids",
+    refused={"return_dict return_tensors return_offsets_mapping return_special_tokens_mask return_overflowing_tokens return_length "
+             "return_assistant_tokens_mask tokenizer_kwargs": "token ids are plain lists; calling the tokenizer gives input_ids and attention_mask",
+             "truncation max_length padding stride pad_to_multiple_of": "ids are not cut or filled up; slice the list",
+             "text_pair text_target is_split_into_words": "one text at a time, or a list of texts",
+             "chat_template documents": _CHAT, "continue_final_message": "chat() takes it"})
+
 PARAMS_NAMES = Names(
     renamed={"skip_reading_prefix_cache": ("cache_prompt", _not)},
     ignored="spaces_between_special_tokens stream_interval skip_clone output_text_buffer_length",

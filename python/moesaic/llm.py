@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from typing import Any, Callable, Iterator, Mapping, Sequence, Union, cast
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence, Union, cast
 
 from . import _engine
 from ._progress import Progress
@@ -28,6 +28,14 @@ def _params_of(params: Params, count: int) -> list[SamplingParams | None]:
     return list(params)
 
 
+def _chats(messages: Any) -> list[Any]:
+    """One chat or several; what is neither is a chat, of which its request says what is wrong."""
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
+        return [messages]
+    given = list(messages)
+    return [given] if not given or isinstance(given[0], Mapping) else given
+
+
 def _bar(use_tqdm: UseTqdm, total: int) -> Any:
     if not use_tqdm:
         return None
@@ -50,22 +58,22 @@ class LLM(_Base):
         self.close()
 
     @by_name(GENERATE_NAMES, "generate")
-    def generate(self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None, *,
+    def generate(self, prompts: Prompt | Iterable[Prompt], sampling_params: Params = None, *,
                  use_tqdm: UseTqdm = True) -> list[RequestOutput]:
         """Continues text or token ids; one output for each prompt, in their order. sampling_params: one for all, or one
         for each. use_tqdm: standard error shows how many are done; a function, such as tqdm.tqdm, makes another bar."""
-        several = [prompts] if _is_one_prompt(prompts) else list(cast(Sequence[Prompt], prompts))
+        given = list(prompts) if isinstance(prompts, Iterator) else prompts
+        several = [given] if _is_one_prompt(given) else list(cast(Iterable[Prompt], given))
         params = _params_of(sampling_params, len(several))
         return self._run([_completion(cast(Prompt, p), s) for p, s in zip(several, params)], use_tqdm)
 
     @by_name(CHAT_NAMES, "chat")
-    def chat(self, messages: Messages | Sequence[Messages], sampling_params: Params = None, *,
+    def chat(self, messages: Messages | Iterable[Messages], sampling_params: Params = None, use_tqdm: UseTqdm = True, *,
              tools: Sequence[Mapping[str, Any]] | None = None, tool_choice: Any = None, response_format: Any = None,
-             reasoning_effort: str | None = None, use_tqdm: UseTqdm = True, **fields: Any) -> list[RequestOutput]:
+             reasoning_effort: str | None = None, **fields: Any) -> list[RequestOutput]:
         """Answers one chat, or each of several. Messages, tools, tool_choice, response_format and further fields are those
         of OpenAI's chat completions, as the server takes them (docs/user/server.md); unknown fields are refused."""
-        one = isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence) or not messages or isinstance(messages[0], Mapping)
-        several = [messages] if one else list(messages)
+        several = _chats(messages)
         params = _params_of(sampling_params, len(several))
         fields.update(tools=tools, tool_choice=tool_choice, response_format=response_format, reasoning_effort=reasoning_effort)
         return self._run([_chat(cast(Messages, m), s, fields) for m, s in zip(several, params)], use_tqdm)

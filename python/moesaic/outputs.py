@@ -5,8 +5,9 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import time
+import types
 import uuid
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Mapping
 
 from .errors import MoesaicError
 from .sampling import RequestOutputKind, SamplingParams
@@ -51,6 +52,9 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     reasoning: str = ""
     tool_calls: list[ToolCall] = dataclasses.field(default_factory=list)
+    # vLLM's, for deployments of other kinds.
+    lora_request: ClassVar[None] = None
+    routed_experts: ClassVar[None] = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -113,6 +117,12 @@ class RequestOutput:
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     num_cached_tokens: int | None = None
     metrics: RequestStateStats | None = None
+    # vLLM's, for models and deployments of other kinds.
+    lora_request: ClassVar[None] = None
+    encoder_prompt: ClassVar[None] = None
+    encoder_prompt_token_ids: ClassVar[None] = None
+    multi_modal_placeholders: ClassVar[Mapping[str, Any]] = types.MappingProxyType({})
+    kv_transfer_params: ClassVar[None] = None
 
 
 def _new_output(index: int, params: SamplingParams) -> CompletionOutput:

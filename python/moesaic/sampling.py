@@ -23,10 +23,10 @@ class RequestOutputKind(enum.Enum):
 StructuredOutputsParams = dict  # vLLM's spelling of the mapping: StructuredOutputsParams(json=schema)
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, slots=True)
 class SamplingParams:
     """Parameters of one request. Values out of range are refused with InvalidRequest when the request is made. Changes
-    count for requests that are made later. Other names that vLLM has are refused with the one to use.
+    count for requests that are made later; a name that is none raises AttributeError. Other names that vLLM has are refused with the one to use.
 
     n: answers to each prompt.
     temperature: 0 takes the likeliest token. top_p in (0, 1]. top_k: 0 or -1 for all. min_p in [0, 1].

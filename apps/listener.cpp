@@ -15,10 +15,15 @@ namespace moesaic::app {
 
 namespace {
 
-// https://no-color.org; a terminal that is dumb takes no styles either.
+std::string_view from_environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// https://no-color.org; a terminal that is dumb, or does not say what it is, takes no styles either.
 bool styles() {
-  const char *no_color = std::getenv("NO_COLOR"), *type = std::getenv("TERM");
-  return (no_color == nullptr || *no_color == 0) && (type == nullptr || std::string_view(type) != "dumb");
+  return from_environment("NO_COLOR").empty() && !from_environment("TERM").empty() &&
+         from_environment("TERM") != "dumb";
 }
 
 }  // namespace

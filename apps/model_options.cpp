@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -228,7 +230,7 @@ Result<std::string> read_text_file(const std::string& path) {
   std::error_code code;
   if (fs::is_directory(path, code)) return invalid("{}: a folder, not a file", path);
   std::ifstream in(path, std::ios::binary);
-  if (!in) return error(StatusCode::kNotFound, "{}: cannot read it", path);
+  if (!in) return error(StatusCode::kNotFound, "{}: cannot read it: {}", path, std::strerror(errno));
   return read_text(in, path);
 }
 

@@ -10,8 +10,8 @@ namespace moesaic::app {
 // "13.8 GB", "460.0 MB".
 std::string size_text(int64_t bytes);
 
-// A line that is written over itself. It says nothing where nobody watches. clear() before anything else is
-// printed.
+// A line that is written over itself, as much of it as the terminal is wide. It says nothing where nobody
+// watches. clear() before anything else is printed.
 class ProgressLine {
  public:
   ProgressLine();
@@ -25,7 +25,7 @@ class ProgressLine {
 
  private:
   bool watched_;
-  size_t width_ = 0;  // of what is shown
+  size_t width_ = 0;  // columns of what is shown
 };
 
 }  // namespace moesaic::app

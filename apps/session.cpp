@@ -157,6 +157,7 @@ Result<std::string> read_text_or_stdin(const std::string& path) {
 }
 
 Result<std::string> prompt_text(const std::string& prompt) {
+  if (prompt == "@") return invalid("-p @: give a file's name behind @, or @@ for a text that begins with @");
   if (prompt.starts_with("@@")) return prompt.substr(1);
   return prompt.starts_with("@") ? read_text_or_stdin(prompt.substr(1)) : prompt;
 }
@@ -251,6 +252,9 @@ Status Session::turn(const std::string& message, bool terminal) {
 void Session::report(const Generation& g, bool terminal) const {
   if (o_.format == "json") return print_json(g, loaded_, model_.info());
   if (terminal) return print_speed(g);
+  if (g.answer.text.empty() && g.outcome.finish == FinishReason::kLength)
+    chat::notice(
+        "moesaic: note: the limit of tokens was reached before the answer began (-n, --ctx, --reasoning)");
   if (o_.verbose || isatty(STDERR_FILENO) != 0) print_timing(g, loaded_, model_.info());
 }
 

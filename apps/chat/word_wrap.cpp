@@ -15,6 +15,8 @@ size_t step(std::string_view text) {
   return utf8_step(text).length;
 }
 
+constexpr std::string_view kJoiner = "\xE2\x80\x8D";  // U+200D
+
 int width(std::string_view text) { return text[0] == '\x1b' ? 0 : display_width(text); }
 
 }  // namespace
@@ -48,15 +50,20 @@ void WordWrap::put(std::string_view character) {
     return;
   }
   const int wide = width(character);
-  if (wide > 1) end_word(), begun_ = false;  // Chinese and Japanese have no spaces
+  const bool belongs =
+      wide == 0 || joined_;  // to the character before: accents, and emoji of several characters
+  if (!belongs && (wide > 1 || wide_)) end_word(), begun_ = false;  // Chinese and Japanese have no spaces
   word_ += character;
   word_width_ += wide;
-  if (wide > 1) return end_word();
+  visible_ = visible_ || character[0] != '\x1b';
+  if (wide > 0) wide_ = wide > 1;
+  joined_ = character == kJoiner;
   if (word_width_ >= columns_) end_word(), begun_ = true;
 }
 
 void WordWrap::end_word() {
-  if (word_width_ == 0) {  // a style alone takes no room
+  wide_ = joined_ = false;
+  if (!std::exchange(visible_, false)) {  // a style alone takes no room
     out_ += std::exchange(word_, {});
     return;
   }

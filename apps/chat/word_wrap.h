@@ -30,8 +30,11 @@ class WordWrap {
   std::string out_;
   std::string spaces_, word_;  // they have not gone out
   int word_width_ = 0;
-  bool begun_ = false;  // the word is longer than a line, and its beginning has gone out
-  int column_ = 0;      // behind what went out
+  bool visible_ = false;  // the word is more than styles
+  bool wide_ = false;     // its last character takes two columns
+  bool joined_ = false;   // its last character joins the next to it
+  bool begun_ = false;    // the word is longer than a line, and its beginning has gone out
+  int column_ = 0;        // behind what went out
 };
 
 }  // namespace moesaic::chat

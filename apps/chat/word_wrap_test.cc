@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <regex>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "chat/terminal_text.h"
 
@@ -34,6 +37,45 @@ TEST(WordWrap, BreaksBetweenWideCharacters) {
   use_utf8();
   EXPECT_EQ(wrapped("ab \xE4\xB8\x96\xE7\x95\x8C\xE4\xB8\x96", 7),
             "ab \xE4\xB8\x96\xE7\x95\x8C\n\xE4\xB8\x96");
+}
+
+TEST(WordWrap, KeepsTogetherWhatIsOneCharacterToTheReader) {
+  use_utf8();
+  const std::string acute = "\xCC\x81", selector = "\xEF\xB8\x8F", joiner = "\xE2\x80\x8D";
+  const std::string man = "\xF0\x9F\x91\xA8", girl = "\xF0\x9F\x91\xA7", world = "\xE4\xB8\x96";
+  EXPECT_EQ(wrapped("abcd e" + acute + "f", 6), "abcd\ne" + acute + "f");
+  EXPECT_EQ(wrapped("a " + acute + " b", 9), "a " + acute + " b");
+  EXPECT_EQ(wrapped(world + acute + world, 2), world + acute + "\n" + world);
+  EXPECT_EQ(wrapped(world + selector + "ab", 3), world + selector + "\nab");
+  EXPECT_EQ(wrapped("a " + man + joiner + girl, 5), "a\n" + man + joiner + girl);
+  EXPECT_EQ(wrapped("a " + man + joiner + girl, 6), "a " + man + joiner + girl);
+}
+
+// How many marks stand behind one of these characters, or at the beginning. Styles are passed over.
+int marks_behind(const std::string& text, const std::string& before) {
+  const std::string bare = std::regex_replace("\n" + text, std::regex("\x1b\\[1m"), "");
+  const std::regex mark("[" + before + "](\xCC\x81|\xE2\x80\x8D)");
+  return static_cast<int>(std::distance(std::sregex_iterator(bare.begin(), bare.end(), mark), {}));
+}
+
+// A character that takes no column, or two, at each place of a line: nothing is lost, and none begins a line
+// that belongs to the character before, unless that is a space.
+TEST(WordWrap, RandomCharactersOfEveryWidth) {
+  use_utf8();
+  const std::vector<std::string> all = {
+      "a", "b", " ", "\xCC\x81", "\xE4\xB8\x96", "\xF0\x9F\x91\xA8", "\xE2\x80\x8D", "\x1b[1m", "\n"};
+  std::mt19937 random(2);
+  const auto bare = [](std::string text) {
+    std::erase_if(text, [](char c) { return c == ' ' || c == '\n'; });
+    return text;
+  };
+  for (int round = 0; round < 2000; ++round) {
+    std::string text;
+    for (int i = 0; i < 40; ++i) text += all[random() % all.size()];
+    const std::string out = wrapped(text, 2 + static_cast<int>(random() % 12));
+    ASSERT_EQ(bare(out), bare(text)) << text;
+    ASSERT_LE(marks_behind(out, "\n"), marks_behind(text, " \n")) << text;
+  }
 }
 
 TEST(WordWrap, KeepsVerbatimLines) {

@@ -1,5 +1,8 @@
 #include "api/tokenizer_source.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include "base/error.h"
 
 namespace moesaic {
@@ -24,6 +27,8 @@ Result<Tokenizer> tokenizer_for(const Checkpoint& checkpoint, const std::string&
 Result<Tokenizer> tokenizer_file(const std::string& path) {
   if (path.ends_with(".json")) return Tokenizer::from_hf_json(path);
   if (path.ends_with(".tiktoken")) return Tokenizer::from_tiktoken(path);
+  std::error_code code;
+  if (!std::filesystem::exists(path, code)) return error(StatusCode::kNotFound, "{}: no such file", path);
   return invalid("{}: neither a tokenizer.json nor a .tiktoken file", path);
 }
 

@@ -14,6 +14,8 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 from cli import FOLDER, MODEL, MOESAIC, TIMEOUT, Cli
 from local_hub import File, Hub
@@ -497,7 +499,39 @@ class Endings(PullCase):
         self.assertIn("OK!", self.ok("run", "-hf", "a/several", "-p", "hello", env=self.env))
         self.assertTrue(self.json("inspect", "-hf", "a/several:Q4_K_M", "-o", "json", env=self.env)["path"].endswith("m-Q4_K_M.gguf"))
         self.refused(2, "OWNER/NAME", "run", "-hf", "x", "-p", "a", env=self.env)
+        self.refused(2, "OWNER/NAME", "serve", "-hf", "x", env=self.env)
+        self.refused(1, ["no such repository"], "serve", "-hf", "a/absent", "--port", 0, env=self.env)
         self.refused(1, ["no such repository"], "run", "-hf", "a/absent", "-p", "a", env=self.env)
+
+
+    def served(self, *words):
+        """What a server of this model says to hello."""
+        process = subprocess.Popen([*MOESAIC, "serve", *words, "--port", "0", "-t", "1"], env=self.env, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with process:
+            url = process.stdout.readline().strip()
+            self.assertRegex(url, "^http://127", process.stderr.read() if not url else "")
+            body = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
+            request = urllib.request.Request(url + "/v1/chat/completions", body, {"Content-Type": "application/json"})
+            end = time.monotonic() + TIMEOUT
+            while True:
+                try:
+                    answer = json.load(urllib.request.urlopen(request, timeout=TIMEOUT))
+                    break
+                except urllib.error.HTTPError as error:
+                    self.assertEqual((error.code, time.monotonic() < end), (503, True))  # the model is being loaded
+                    time.sleep(0.05)
+            process.terminate()
+        self.assertEqual(process.returncode, 0)
+        return answer["choices"][0]["message"]["content"]
+
+    def test_serve_gets_what_is_absent(self):
+        gguf = FOLDER / "serve.gguf"
+        self.ok("convert", MODEL, gguf)
+        self.hub.add("a/several", {"m-F16.gguf": noise(2000), "m-Q4_K_M.gguf": gguf.read_bytes()})
+        for words in (["-hf", "a/several"], ["-hf", "a/several:Q4_K_M"], ["-m", "a/several"]):
+            self.assertEqual(self.served(*words), "OK!")
+        self.assertEqual(len({path for _, _, path, _ in self.hub.seen("cdn")}), 1)
 
 
 if __name__ == "__main__":

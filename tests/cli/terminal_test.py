@@ -274,6 +274,17 @@ class Answers(Chat):
         terminal.wait(r"\[stopped when \d+ of 30000 tokens of the prompt were read\]")
         self.assertNotIn("first token after", self.terminal.screen())
 
+    def test_progress_of_a_narrow_terminal_is_one_line(self):
+        terminal = self.start("--raw", "--device", "reference", "--ctx", "32768", model=MODEL, columns=36)
+        terminal.paste("x " * 15000)
+        terminal.wait("paste 1")
+        terminal.keys("Enter")
+        seen = set()
+        terminal.until(lambda screen: seen.update(re.findall("reading the.*", screen)) or len(seen) > 3, "four steps")
+        self.assertEqual(terminal.screen().count("reading the"), 1)
+        terminal.keys("C-c")
+        terminal.wait("stopped when")
+
     def test_a_killed_program_gives_the_terminal_back(self):
         terminal = self.start("--raw", model=MODEL)
         terminal.type("0")
@@ -320,7 +331,7 @@ class Answers(Chat):
                     self.assertIn(text, shown)
 
     def test_no_color_is_heard(self):
-        for options, environment in (([], {"NO_COLOR": "1"}), (["--plain"], {}), ([], {"TERM": "dumb"})):
+        for options, environment in (([], {"NO_COLOR": "1"}), (["--plain"], {}), ([], {"TERM": "dumb"}), ([], {"TERM": ""})):
             self.start(*options, model=HEADING, **environment)
             self.send("hello")
             self.assertRegex(self.terminal.screen(), r"(?m)^# Ti\u241b\[tle$")
@@ -338,6 +349,8 @@ class Answers(Chat):
             terminal.resize(columns, 24)
             self.send("hello", answer=r"^Thinking\.\.\.\nHm\n\.\.\.done thinking\.$")
             self.assertNotIn("\x1b[", terminal.screen(styles=True))
+        self.start(model=THINKER, TERM="")
+        self.send("hello", answer=r"^Thinking\.\.\.\nHm\n\.\.\.done thinking\.$")
 
 
 class Getting(Chat):

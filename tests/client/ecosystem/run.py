@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +26,10 @@ NO_TELEMETRY = {
     "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "ANONYMIZED_TELEMETRY": "False", "OTEL_SDK_DISABLED": "true",
     "LOGFIRE_SEND_TO_LOGFIRE": "false", "PYTHONDONTWRITEBYTECODE": "1", "TOKENIZERS_PARALLELISM": "false",
 }
+
+
+class Skipped(Exception):
+    pass
 
 
 def requirements():
@@ -49,9 +54,25 @@ def run(command, seconds, **options):
         return 1, f"{out.decode(errors='replace') if isinstance(out, bytes) else out}\nended after {seconds} s\n"
 
 
-def make_environment(home, with_pip):
+def python_for(requirement):
+    """(an interpreter, the requirement without "python>=", why there is none)."""
+    wanted = re.search(r"\bpython>=3\.(\d+) ?", requirement)
+    if not wanted:
+        return sys.executable, requirement, None
+    least, rest = int(wanted[1]), requirement.replace(wanted[0], "")
+    if sys.version_info >= (3, least):
+        return sys.executable, rest, None
+    paths = [path for minor in range(least, least + 6) if (path := shutil.which(f"python3.{minor}"))]
+    found = [path for path in paths if run([path, "-c", ""], 60)[0] == 0]  # pyenv has names for what it does not start
+    return (found[0], rest, None) if found else (None, rest, f"needs Python 3.{least}, as python3.{least}")
+
+
+def make_environment(home, with_pip, python=sys.executable):
     try:
-        venv.create(home, with_pip=with_pip, clear=True)
+        if python == sys.executable:
+            venv.create(home, with_pip=with_pip, clear=True)
+        else:
+            subprocess.run([python, "-m", "venv", "--clear", *([] if with_pip else ["--without-pip"]), home], check=True)
     except (subprocess.CalledProcessError, OSError) as error:
         sys.exit(f"no virtual environment can be made in {home} ({error}); Debian: apt-get install python3-venv")
 
@@ -70,19 +91,23 @@ def uv():
 
 
 def install(client, requirement, installer):
-    """(python of the client's environment, why there is none)."""
+    """(python of the client's environment, why there is none). Skipped: this machine lacks the Python that it needs."""
     if requirement is None:
         return sys.executable, None
+    base, requirement, lacking = python_for(requirement)
+    if lacking:
+        raise Skipped(lacking)
     home = BUILD / client
     python, stamp = home / "bin" / "python", home / "installed"
     if os.environ.get("LATEST"):
         requirement = re.sub(r"==\S+", "", requirement)
     elif stamp.exists() and stamp.read_text() == requirement:
         return python, None
-    make_environment(home, with_pip=installer is None)
+    make_environment(home, with_pip=installer is None, python=base)
     command = ([installer, "pip", "install", "--python", python] if installer else
                [python, "-m", "pip", "install", "--disable-pip-version-check"])
-    status, output = run([*command, *requirement.split()], INSTALL_SECONDS, env={**os.environ, "UV_CACHE_DIR": str(BUILD / "cache")})
+    words = requirement.replace("HERE", str(HERE)).split()
+    status, output = run([*command, *words], INSTALL_SECONDS, env={**os.environ, "UV_CACHE_DIR": str(BUILD / "cache")})
     if status != 0:
         return None, f"{requirement} could not be installed: {' '.join(output.split())[-400:]}"
     stamp.write_text(requirement)
@@ -127,7 +152,12 @@ def main(chosen):
     notes, total = [], {"passed": 0, "failed": 0, "skipped": 0}
     for client in chosen or wanted:
         start = time.monotonic()
-        python, reason = install(client, wanted[client], installer)
+        try:
+            python, reason = install(client, wanted[client], installer)
+        except Skipped as lacking:
+            print(f"{client:<18} skipped: {lacking}", flush=True)
+            total["skipped"] += 1
+            continue
         if reason:
             print(f"{client:<18} not installed", flush=True)
             notes.append(f"{client}: {reason}")

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <utility>
 
@@ -45,7 +47,7 @@ class Chat {
   Status save(const std::string& path);
   Status load(const std::string& path);
   Status read(const std::string& path);
-  Status attach(const std::string& path);
+  Status attach(const std::string& typed);
   Status retry(const std::string&);
   Status exit(const std::string&);
 
@@ -107,6 +109,29 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\n") - begin + 1);
 }
 
+// The file's name where it is typed as for a shell, which is also how terminals write a file that is dropped
+// into them: 'a b', a\ b, ~/a.
+std::string file_name(const std::string& typed) {
+  std::error_code code;
+  if (std::filesystem::exists(typed, code)) return typed;
+  std::string name;
+  const bool quoted = typed.size() > 1 && (typed[0] == '\'' || typed[0] == '"') && typed.back() == typed[0];
+  if (quoted) name = typed.substr(1, typed.size() - 2);
+  for (size_t i = 0; !quoted && i < typed.size(); ++i) {
+    if (typed[i] == '\\' && i + 1 < typed.size()) ++i;
+    name += typed[i];
+  }
+  const char* home = std::getenv("HOME");
+  return home != nullptr && name.starts_with("~/") ? home + name.substr(1) : name;
+}
+
+// What a person sends to the model: a text.
+Result<std::string> text_of_file(const std::string& path) {
+  ASSIGN_OR_RETURN(std::string text, read_text_file(path));
+  if (text.find('\0') != std::string::npos) return invalid("{}: not a text file", path);
+  return text;
+}
+
 std::string lower_case(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;
@@ -159,27 +184,28 @@ Status Chat::reasoning(const std::string& effort) {
 
 Status Chat::save(const std::string& path) {
   if (path.empty()) return invalid("/save: give a file");
-  RETURN_IF_ERROR(session_.save(path));
+  RETURN_IF_ERROR(session_.save(file_name(path)));
   chat::notice(fmt::format("{} messages saved", session_.conversation().messages.size()));
   return {};
 }
 
 Status Chat::load(const std::string& path) {
   if (path.empty()) return invalid("/load: give a file");
-  RETURN_IF_ERROR(session_.load(path));
+  RETURN_IF_ERROR(session_.load(file_name(path)));
   chat::notice(fmt::format("{} messages", session_.conversation().messages.size()));
   return {};
 }
 
 Status Chat::read(const std::string& path) {
   if (path.empty()) return invalid("/read: give a file");
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
+  ASSIGN_OR_RETURN(const std::string text, text_of_file(file_name(path)));
   return session_.turn(text, true);
 }
 
-Status Chat::attach(const std::string& path) {
-  if (path.empty()) return invalid("/attach: give a file");
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
+Status Chat::attach(const std::string& typed) {
+  if (typed.empty()) return invalid("/attach: give a file");
+  const std::string path = file_name(typed);
+  ASSIGN_OR_RETURN(const std::string text, text_of_file(path));
   std::string fence = "```";
   while (text.find(fence) != std::string::npos) fence += '`';
   attached_ += fmt::format("\n\n{}:\n{}\n{}{}{}", path, fence, text, text.ends_with('\n') ? "" : "\n", fence);

@@ -11,6 +11,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cwchar>
+#include <set>
+#include <string>
+#include <string_view>
 
 #include "chat/pastes.h"
 #include "chat/terminal.h"
@@ -36,23 +39,54 @@ struct Binding {
 // In libedit's notation; ours begin with moesaic. In the editor's terminal mode a return is ^J and a line
 // feed ^M.
 constexpr Binding kBindings[] = {
-    {"\\e[200~", "moesaic-paste"},    {"^M", "moesaic-new-line"},
-    {"\\e^J", "moesaic-new-line"},    {"\\e^M", "moesaic-new-line"},
-    {"^C", "moesaic-interrupt"},      {"^Z", "moesaic-suspend"},
-    {"^I", "moesaic-complete"},       {"^P", "moesaic-up"},
-    {"^N", "moesaic-down"},           {"\\e[A", "moesaic-up"},
-    {"\\e[B", "moesaic-down"},        {"\\eOA", "moesaic-up"},
-    {"\\eOB", "moesaic-down"},        {"\\e[9001~", "ed-prev-line"},
-    {"\\e[9002~", "ed-next-line"},    {"\\e[9003~", "ed-prev-history"},
-    {"\\e[9004~", "ed-next-history"}, {"^R", "em-inc-search-prev"},
-    {"^W", "ed-delete-prev-word"},    {"\\e[H", "ed-move-to-beg"},
-    {"\\e[F", "ed-move-to-end"},      {"\\e[1~", "ed-move-to-beg"},
-    {"\\e[4~", "ed-move-to-end"},     {"\\eOH", "ed-move-to-beg"},
-    {"\\eOF", "ed-move-to-end"},      {"\\e[3~", "ed-delete-next-char"},
-    {"\\e[1;5C", "em-next-word"},     {"\\e[1;5D", "ed-prev-word"},
-    {"\\e[1;3C", "em-next-word"},     {"\\e[1;3D", "ed-prev-word"},
+    {"\\e[200~", "moesaic-paste"},
+    {"^M", "moesaic-new-line"},
+    {"\\e^J", "moesaic-new-line"},
+    {"\\e^M", "moesaic-new-line"},
+    {"^C", "moesaic-interrupt"},
+    {"^Z", "moesaic-suspend"},
+    {"^I", "moesaic-complete"},
+    {"^P", "moesaic-up"},
+    {"^N", "moesaic-down"},
+    {"\\e[A", "moesaic-up"},
+    {"\\e[B", "moesaic-down"},
+    {"\\eOA", "moesaic-up"},
+    {"\\eOB", "moesaic-down"},
+    {"\\e[9001~", "ed-prev-line"},
+    {"\\e[9002~", "ed-next-line"},
+    {"\\e[9003~", "ed-prev-history"},
+    {"\\e[9004~", "ed-next-history"},
+    {"^R", "em-inc-search-prev"},
+    {"^W", "ed-delete-prev-word"},
+    {"\\e[H", "ed-move-to-beg"},
+    {"\\e[F", "ed-move-to-end"},
+    {"\\e[1~", "ed-move-to-beg"},
+    {"\\e[4~", "ed-move-to-end"},
+    {"\\eOH", "ed-move-to-beg"},
+    {"\\eOF", "ed-move-to-end"},
+    {"\\e[3~", "ed-delete-next-char"},
+    {"\\e[1;5C", "em-next-word"},
+    {"\\e[1;5D", "ed-prev-word"},
+    {"\\e[1;3C", "em-next-word"},
+    {"\\e[1;3D", "ed-prev-word"},
     {"\\e^?", "ed-delete-prev-word"},
+    // libedit's own commands are for its developers.
+    {"\\ex", "ed-unassigned"},
+    {"\\eX", "ed-unassigned"},
 };
+
+// True if the sequence of a key means something: libedit would put the end of any other one into the line.
+bool is_known_key(const std::string& sequence) {
+  static const std::set<std::string> known = [] {
+    std::set<std::string> all = {"\x1b[C", "\x1b[D", "\x1bOC", "\x1bOD"};
+    for (const Binding& b : kBindings) {
+      const std::string_view key = b.key;
+      if (key.starts_with("\\e")) all.insert("\x1b" + std::string(key.substr(2)));
+    }
+    return all;
+  }();
+  return known.contains(sequence);
+}
 
 bool capable() {
   const char* type = std::getenv("TERM");
@@ -96,6 +130,8 @@ class Libedit : public LineEditor {
   void set_up();
   void clear_line();
   int next_byte(char& byte);
+  bool more() const;
+  std::string key_sequence();
   int next(wchar_t& out);
   Input read_line();
   unsigned char insert(const std::string& text);
@@ -116,6 +152,7 @@ class Libedit : public LineEditor {
   EditLine* edit_ = nullptr;
   History* history_ = nullptr;
   std::string prompt_;
+  std::string read_;  // bytes of a key that libedit has not taken
   bool interrupted_ = false;
 };
 
@@ -172,6 +209,11 @@ void Libedit::clear_line() {
 
 // 1; 0 at the end of the input; -1 on an error.
 int Libedit::next_byte(char& byte) {
+  if (!read_.empty()) {
+    byte = read_[0];
+    read_.erase(0, 1);
+    return 1;
+  }
   for (;;) {
     pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
     const bool ready = poll(&input, 1, -1) == 1;
@@ -185,11 +227,35 @@ int Libedit::next_byte(char& byte) {
   }
 }
 
-// The next character; what is none is passed over.
+// True if a byte comes at once, as the rest of a key does.
+bool Libedit::more() const {
+  constexpr int kTogether = 50;  // ms
+  pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  return !read_.empty() || poll(&input, 1, kTogether) == 1;
+}
+
+// What follows an escape: all of a control sequence (ECMA-48), or one byte.
+std::string Libedit::key_sequence() {
+  constexpr size_t kLongest = 32;
+  std::string key = "\x1b";
+  for (char byte = 0; key.size() < kLongest && more() && next_byte(byte) == 1;) {
+    key += byte;
+    if (key.size() == 2 && byte != '[' && byte != 'O') break;
+    if (key.size() > 2 && (byte >= 0x40 || byte < 0x20)) break;
+  }
+  return key;
+}
+
+// The next character; what is none is passed over, and so are keys without a meaning.
 int Libedit::next(wchar_t& out) {
   std::mbstate_t state{};
   for (char byte = 0;;) {
     if (const int got = next_byte(byte); got != 1) return got;
+    if (byte == '\x1b') {
+      const std::string key = key_sequence();
+      if (key.size() > 2 && !is_known_key(key)) continue;
+      read_ = key.substr(1) + read_;
+    }
     const size_t length = std::mbrtowc(&out, &byte, 1, &state);
     if (length == static_cast<size_t>(-1)) state = {};
     if (length <= 1) return 1;

@@ -120,6 +120,18 @@ class Editing(Chat):
         terminal.keys("Tab", "Enter")
         terminal.wait("^medium$")
 
+    def test_keys_that_mean_nothing_change_nothing(self):
+        terminal = self.start(model=MODEL)
+        terminal.type("hel")
+        terminal.keys("M-x", "M-X", "F1", "F5", "F12", "PageUp", "PageDown", "BTab", "IC", "S-Left", "C-Up", "M-Up")
+        for sequence in ("\x1b[27;5;13~", "\x1b[99u", "\x1b[<0;3;4M", "\x1b[I"):
+            terminal.type(sequence)
+        terminal.keys("Left", "Right", "Home", "End")
+        terminal.type("lo")
+        terminal.keys("Enter")
+        terminal.wait("OK!")
+        self.assertEqual(self.history(), ["hello"])
+
     def test_resize_while_a_line_is_typed(self):
         terminal = self.start(model=MODEL)
         terminal.type("a" * 70)
@@ -231,6 +243,28 @@ class Commands(Chat):
                 self.assertEqual(self.saved()["messages"][-2]["content"], "And now?")
                 terminal.keys("C-d")
                 self.ends(0)
+
+    def test_names_of_files_as_for_a_shell(self):
+        home = self.folder / "home"
+        home.mkdir()
+        (home / "my notes.txt").write_text("words")
+        self.start(model=MODEL, HOME=str(home))
+        for name in ("~/my notes.txt", f"'{home}/my notes.txt'", f'"{home}/my notes.txt"', str(home / "my notes.txt").replace(" ", "\\ "),
+                     str(home / "my notes.txt")):
+            self.send(f"/attach {name}", answer=r"5\s+bytes\s+go\s+out")
+            self.send("What is this?", answer="OK!")
+            self.assertEqual(self.saved()["messages"][-2]["content"], f"What is this?\n\n{home}/my notes.txt:\n```\nwords\n```")
+        self.send("/save ~/a\\ b.json", answer="messages saved")
+        self.assertTrue((home / "a b.json").exists())
+        self.send("/load ~/a b.json", answer="[0-9]+ messages")
+
+    def test_what_is_no_text_is_not_sent(self):
+        (self.folder / "x.bin").write_bytes(b"\x7fELF\0\0")
+        self.start(model=MODEL)
+        for command in ("/attach", "/read"):
+            self.send(f"{command} {self.folder}/x.bin", answer=r"not a\s+text file")
+        self.send("hello", answer="OK!")
+        self.assertEqual([m["content"] for m in self.saved()["messages"]], ["hello", "OK!"])
 
     def test_errors_end_nothing(self):
         self.start(model=MODEL)

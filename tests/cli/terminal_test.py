@@ -309,15 +309,16 @@ class Answers(Chat):
         self.assertNotIn("first token after", self.terminal.screen())
 
     def test_progress_of_a_narrow_terminal_is_one_line(self):
-        terminal = self.start("--raw", "--device", "reference", "--ctx", "32768", model=MODEL, columns=36)
-        terminal.paste("x " * 15000)
-        terminal.wait("paste 1")
-        terminal.keys("Enter")
-        seen = set()
-        terminal.until(lambda screen: seen.update(re.findall("reading the.*", screen)) or len(seen) > 3, "four steps")
-        self.assertEqual(terminal.screen().count("reading the"), 1)
-        terminal.keys("C-c")
-        terminal.wait("stopped when")
+        for columns in (80, 40, 36):
+            terminal = self.start("--raw", "--device", "reference", "--ctx", "32768", model=MODEL, columns=columns)
+            terminal.paste("x " * 15000)
+            terminal.wait("paste 1")
+            terminal.keys("Enter")
+            seen = set()
+            terminal.until(lambda screen: seen.update(re.findall("reading the.*", screen)) or len(seen) > 3, "four steps")
+            self.assertEqual(terminal.screen().count("reading the"), 1)
+            terminal.keys("C-c")
+            terminal.wait("stopped when")
 
     def test_a_killed_program_gives_the_terminal_back(self):
         terminal = self.start("--raw", model=MODEL)
@@ -385,6 +386,32 @@ class Answers(Chat):
             self.assertNotIn("\x1b[", terminal.screen(styles=True))
         self.start(model=THINKER, TERM="")
         self.send("hello", answer=r"^Thinking\.\.\.\nHm\n\.\.\.done thinking\.$")
+
+
+class OneAnswer(Chat):
+    """`run` with a prompt, whose output goes to the terminal."""
+
+    def test_an_answer_of_a_prompt_in_words_and_a_pipe(self):
+        words = "printf 'It was night.' | " + " ".join(MOESAIC) + " run tiny -t 1 --temp 0 Tell me a story about an owl and a lantern."
+        for columns in (80, 40):
+            for environment in ({}, {"NO_COLOR": "1"}):
+                with self.subTest(columns=columns, **environment):
+                    terminal = tmux.Tmux(["sh", "-c", words], columns=columns, **environment)
+                    self.addCleanup(terminal.close)
+                    terminal.wait("status 0")
+                    screen = terminal.screen().split("status 0")[0]
+                    self.assertLessEqual(max(map(len, screen.splitlines())), columns)
+                    shown = " ".join(screen.split())
+                    for once in ("note: 13 bytes of standard input go behind the prompt", "loaded in", "first token after"):
+                        self.assertEqual(shown.count(once), 1, shown)
+                    colour = not environment
+                    self.assertEqual(("\x1b[2m" in terminal.screen(styles=True).split("status 0")[0], "Thinking..." in shown), (colour, not colour))
+
+    def test_nothing_but_the_answer_leaves_a_pipe(self):
+        for columns in (80, 40):
+            terminal = tmux.Tmux(["sh", "-c", " ".join(MOESAIC) + f" run {MODEL} -t 1 --temp 0 hello </dev/null 2>/dev/null | od -c"], columns=columns)
+            self.addCleanup(terminal.close)
+            self.assertEqual(terminal.wait(r"(?s)\A(.*)status 0")[1].split(), ["0000000", "O", "K", "!", "\\n", "0000004"])
 
 
 class Getting(Chat):

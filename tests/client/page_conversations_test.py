@@ -16,6 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from page_case import ALT, DOWN, ENTER, ESCAPE, UP, Case, main  # noqa: E402
 
 AXE = "axe-playwright-python==0.1.8"
+AXE_FINDINGS = "axe.run().then(r => r.violations.map(v => [v.id, v.help, v.nodes.map(n => n.html.slice(0, 200))]))"
 
 
 def axe_source():
@@ -432,8 +433,43 @@ class Conversations(Case):
                 elif dialog:
                     self.click("#open-settings")
                     self.value("$$('#settings details').forEach(d => d.open = true)")
-                found = self.value("axe.run().then(r => r.violations.map(v => [v.id, v.help, v.nodes.map(n => n.html.slice(0, 200))]))")
-                self.assertEqual(found, [])
+                self.assertEqual(self.value(AXE_FINDINGS), [])
+
+    def test_axe_in_the_middle_of_things(self):
+        """A message that was refused, one that is edited, a call that waits for its result, a menu, a notice, an answer that comes."""
+        source = axe_source()
+        gate = threading.Event()
+        self.addCleanup(gate.set)
+        self.ask("one", "1")
+        self.ask("two", status=400, message="the prompt is too long", code="context_length_exceeded")
+        self.click(".user [aria-label=Edit]")
+        self.stub.answers.append({"deltas": [{"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]}], "finish": "tool_calls"})
+        self.value("$('#message').focus()")
+        self.page.type("three")
+        self.page.press(*ENTER)
+        self.until("$('.call textarea') && $('.leave-out') && $('.editor')")
+        self.value(source + ";0")
+        states = {"call": "0", "menu": "$('#more').click()", "notice": "$('#notice').textContent = 'x.png is not a text file (UTF-8)'",
+                  "toast": "$$('.assistant [aria-label=\"Delete from here\"]').at(0).click()"}
+        for phone in (False, True):
+            for scheme in ("light", "dark"):
+                self.scheme(scheme)
+                if phone:
+                    self.phone()
+                for name, act in states.items():
+                    with self.subTest(name, phone=phone, scheme=scheme):
+                        self.value(act)
+                        self.assertEqual(self.value(AXE_FINDINGS), [])
+                        self.page.press(*ESCAPE)
+                states.pop("toast", None)  # it has erased what it stands on
+        self.stub.answers.append({"content": "a\nb", "gate": gate, "progress": [{"total": 40000, "cache": 0, "processed": 16000, "time_ms": 4000}]})
+        self.value("$('#new').click()")
+        self.type("four")
+        self.page.press(*ENTER)
+        self.until("$('[aria-busy]')")
+        self.assertEqual(self.value(AXE_FINDINGS), [])
+        gate.set()
+        self.idle("four")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ let open = null;
 
 export function closeMenu(focus = false) {
   if (!open) return;
-  open.menu.remove();
+  open.frame.remove();
   open.button.setAttribute("aria-expanded", "false");
   if (focus) open.button.focus();
   open = null;
@@ -37,13 +37,15 @@ export function openMenu(button, items) {
     const choose = () => { closeMenu(true); action(); };
     menu.append(make("button", {type: "button", role: "menuitem", tabindex: "-1", onclick: choose}, label));
   }
-  document.body.append(menu);
-  open = {menu, button};
+  // All that is on a page stands in a landmark, for screen readers.
+  const frame = make("div", {role: "region", "aria-label": button.getAttribute("aria-label")}, menu);
+  document.body.append(frame);
+  open = {frame, button};
   button.setAttribute("aria-expanded", "true");
   place(menu, button);
   menu.firstElementChild.focus();
 }
 
 document.addEventListener("pointerdown", event => {
-  if (open && !open.menu.contains(event.target) && !open.button.contains(event.target)) closeMenu();
+  if (open && !open.frame.contains(event.target) && !open.button.contains(event.target)) closeMenu();
 });

@@ -70,11 +70,11 @@ class LlamaBenchy(Case):
         self.assertIn("Warmup (System+Probe) complete. Delta:", out)
 
     def test_tables(self):
-        _, markdown = self.command("--pp", 64, "--tg", 64, "--runs", 1)
-        self.assertRegex(markdown, r"\| tiny +\| +pp64 \| +[\d.]+ ± ")
+        _, markdown = self.command("--pp", 1024, "--tg", 64, "--runs", 1)
+        self.assertRegex(markdown, r"\| tiny +\| +pp1024 \| +[\d.]+ ± ")
         self.assertRegex(markdown, r"\| tiny +\| +tg64 \| +[\d.]+ ± ")
-        _, table = self.command("--pp", 64, "--tg", 64, "--runs", 1, "--format", "csv")
-        self.assertEqual([line.split(",")[1] for line in table.splitlines()[1:]], ["pp64", "tg64"])
+        _, table = self.command("--pp", 1024, "--tg", 64, "--runs", 1, "--format", "csv")
+        self.assertEqual([line.split(",")[1] for line in table.splitlines()[1:]], ["pp1024", "tg64"])
 
     def test_together(self):
         _, saved = self.command("--pp", 64, "--tg", 32, "--runs", 1, "--concurrency", 1, 4, "--format", "json")

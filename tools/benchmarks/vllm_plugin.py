@@ -2,6 +2,8 @@
 
     PYTHONPATH=site python3 vllm_plugin.py 20b [--backend triton|marlin] [--json FILE] [--logs FOLDER]       or 120b
     .. --modes 0,experts,1 --batches 1,8     MOESAIC_VLLM of each run, the first to be compared with; fewer figures
+    .. --modes 0,bench --program moesaic     vLLM alone, and `moesaic bench` on the same card
+    .. --modes count                         how many experts vLLM's steps choose, beside what even routing chooses
 
 `site` holds vLLM 0.25.1 with what it imports, and moesaic's wheel unpacked; moe_operator.py says how. No model is needed: the
 configuration is written here, FP4 codes, scales and routers are random. Each of the two runs in processes of its own (2 to 5
@@ -9,7 +11,8 @@ minutes), and what it has measured is kept if it ends early. Prints figures as t
 says whether both ran, whether the plugin's kernels were used, and whether the greedy tokens agree or part where the two likeliest
 tokens are close.
 
-decode: tokens/s at so many sequences, from the difference of two lengths, each the best of four. pp2048: one prompt of 2,048 tokens.
+decode: tokens/s at so many sequences, from the difference of two lengths, each the best of four (two from 256 sequences on).
+pp2048 x 16: 16 prompts of 2,048 tokens.
 """
 
 import argparse
@@ -19,6 +22,7 @@ import os
 import random
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,13 +31,29 @@ import time
 import traceback
 
 BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-DEPTH = 16384
-DEEP = f"decode 1 behind {DEPTH:,}"
 RUNS = {"1": "all layers of it", "experts": "run on moesaic's kernels"}  # what the plugin says then
 LAYERS, EXPERTS = {"20b": 24, "120b": 36}, {"20b": 32, "120b": 128}
 GREEDY_PROMPTS, GREEDY_TOKENS = 8, 48
 # The distance of log-probabilities: logits of random weights are about 1, BF16 tells 1/256 of that apart, and a step adds many such errors.
 CLOSE = 0.05
+
+
+def decode_name(batch):
+    return f"decode {batch}"
+
+
+def depth_name(depth):
+    return f"decode 1 behind {depth:,}"
+
+
+def prompt_name(count, length):
+    return f"pp{length}" + (f" x {count}" if count > 1 else "")
+
+
+def figures(options):
+    """The names of a run's figures, in the table's order."""
+    names = [decode_name(batch) for batch in options.batches] + [depth_name(depth) for depth in options.depths]
+    return names + [prompt_name(*prompt) for prompt in options.prompts]
 
 
 def write_config(folder, size):
@@ -71,6 +91,26 @@ def install():
     import vllm.model_executor.model_loader.dummy_loader as dummy_loader
 
     dummy_loader.initialize_dummy_weights = fill
+    if os.environ.get(COUNTS):
+        count_experts(os.environ[COUNTS])
+
+
+COUNTS = "GPT_OSS_EXPERT_COUNTS"  # the file that gets lines of: tokens, layer, different experts
+
+
+def count_experts(file):
+    """vLLM's own layers write down how many experts each step chooses."""
+    from vllm.model_executor.models.gpt_oss import MLPBlock
+
+    forward = MLPBlock.forward
+
+    def counted(self, x):
+        chosen = self.router(x).topk(self.experts_per_token, dim=-1).indices
+        with open(file, "a") as lines:
+            print(x.shape[0], self.layer_idx, chosen.unique().numel(), file=lines)
+        return forward(self, x)
+
+    MLPBlock.forward = counted
 
 
 FILLED = itertools.count()
@@ -112,10 +152,61 @@ def fill(module, *_, **__):
                 t.copy_((torch.randn(t.shape, device=t.device, generator=g) * deviation).to(t.dtype))
 
 
-def measure(folder, backend, kept, batches):
-    """In a process of its own. Its results are in the file `kept` as they come; it prints lines that begin with 'figure: '."""
-    from vllm import LLM, SamplingParams
+def start(folder, options, **changes):
+    """vLLM's engine on random weights, for the figures of `options`."""
+    from vllm import LLM
 
+    longest = max([16384, *options.depths, *(length for _, length in options.prompts)]) + 4096
+    most = max([256, *options.batches])
+    choice = {"moe_backend": options.backend} if options.backend else {}
+    settings = {"max_model_len": longest, "max_num_seqs": most, "gpu_memory_utilization": 0.9, "enable_prefix_caching": False,
+                "max_num_batched_tokens": 8192,
+                "compilation_config": {"cudagraph_capture_sizes": sorted({*BATCHES, *options.batches})}, **choice, **changes}
+    return LLM(model=folder, load_format="dummy", skip_tokenizer_init=True, **settings)
+
+
+class Generator:
+    """Times what vLLM writes for random prompts."""
+
+    def __init__(self, llm):
+        self.llm, self.random = llm, random.Random(7)
+
+    def run(self, count, length, **parameters):
+        """(seconds, outputs)"""
+        from vllm import SamplingParams
+
+        requests = [{"prompt_token_ids": [self.random.randrange(1000, 190000) for _ in range(length)]} for _ in range(count)]
+        parameters = SamplingParams(detokenize=False, ignore_eos=True, **parameters)
+        begin = time.time()
+        outputs = self.llm.generate(requests, parameters, use_tqdm=False)
+        return time.time() - begin, outputs
+
+    def seconds(self, count, length, tokens):
+        passed, outputs = self.run(count, length, temperature=1.0, max_tokens=tokens)
+        assert all(len(output.outputs[0].token_ids) == tokens for output in outputs)
+        return passed
+
+    def decode(self, count, length, short, long):
+        """Tokens a second between the `short`th token and the `long`th."""
+        for tokens in (short, long, long):  # vLLM's Triton kernels are compiled when their shape comes first
+            self.seconds(count, length, tokens)
+        pairs = [(self.seconds(count, length, short), self.seconds(count, length, long)) for _ in range(4 if count < 256 else 2)]
+        a, b = (min(times) for times in zip(*pairs))
+        return count * (long - short) / (b - a)
+
+    def prefill(self, count, length):
+        for _ in range(3):
+            self.seconds(count, length, 1)
+        return count * length / min(self.seconds(count, length, 1) for _ in range(8 if count == 1 else 4))
+
+    def greedy(self):
+        outputs = self.run(GREEDY_PROMPTS, 40, temperature=0.0, max_tokens=GREEDY_TOKENS, logprobs=2)[1]
+        return [[[token, sorted((entry.logprob for entry in places.values()), reverse=True)[:2]]
+                 for token, places in zip(o.outputs[0].token_ids, o.outputs[0].logprobs)] for o in outputs]
+
+
+def measure(folder, kept, options):
+    """In a process of its own. Its results are in the file `kept` as they come; it prints lines that begin with 'figure: '."""
     results = {}
 
     def keep(name, value, shown):
@@ -125,56 +216,67 @@ def measure(folder, backend, kept, batches):
         os.replace(kept + ".new", kept)
         print(f"figure: {name}: {shown}", flush=True)
 
-    options = {"moe_backend": backend} if backend else {}
+    if os.environ.get(COUNTS):
+        return keep("counts", counts(folder, options), "done")
     begin = time.time()
-    llm = LLM(model=folder, load_format="dummy", skip_tokenizer_init=True, max_model_len=20480, max_num_seqs=256,
-              gpu_memory_utilization=0.9, enable_prefix_caching=False, max_num_batched_tokens=8192,
-              compilation_config={"cudagraph_capture_sizes": BATCHES}, **options)
+    generator = Generator(start(folder, options))
     keep("ready_s", time.time() - begin, f"{time.time() - begin:.0f} s")
-    rnd = random.Random(7)
-
-    def prompts(count, length):
-        return [[rnd.randrange(1000, 190000) for _ in range(length)] for _ in range(count)]
-
-    def generate(given, **parameters):
-        requests, parameters = [{"prompt_token_ids": prompt} for prompt in given], SamplingParams(detokenize=False, ignore_eos=True, **parameters)
-        start = time.time()
-        outputs = llm.generate(requests, parameters, use_tqdm=False)
-        return time.time() - start, outputs
-
-    def seconds(count, length, tokens):
-        passed, outputs = generate(prompts(count, length), temperature=1.0, max_tokens=tokens)
-        assert all(len(output.outputs[0].token_ids) == tokens for output in outputs)
-        return passed
-
-    def decode(count, length, short, long):
-        """Tokens a second between the `short`th token and the `long`th."""
-        for tokens in (short, long, long):  # vLLM's Triton kernels are compiled when their shape comes first
-            seconds(count, length, tokens)
-        pairs = [(seconds(count, length, short), seconds(count, length, long)) for _ in range(4)]
-        a, b = (min(times) for times in zip(*pairs))
-        return count * (long - short) / (b - a)
-
-    def greedy():
-        outputs = generate(prompts(GREEDY_PROMPTS, 40), temperature=0.0, max_tokens=GREEDY_TOKENS, logprobs=2)[1]
-        return [[[token, sorted((entry.logprob for entry in places.values()), reverse=True)[:2]]
-                 for token, places in zip(o.outputs[0].token_ids, o.outputs[0].logprobs)] for o in outputs]
-
-    def prefill(count, repetitions):
-        for _ in range(3):
-            seconds(count, 2048, 1)
-        return count * 2048 / min(seconds(count, 2048, 1) for _ in range(repetitions))
-
     try:
-        keep("greedy", greedy(), "done")
+        keep("greedy", generator.greedy(), "done")
     except Exception:  # the times are worth having without it
         traceback.print_exc()
-    seconds(8, 32, 8)
-    tests = {f"decode {batch}": lambda batch=batch: decode(batch, 64, 32, 160 if batch < 64 else 288) for batch in batches}
-    tests.update({"pp2048": lambda: prefill(1, 8), "pp2048 x 16": lambda: prefill(16, 4), DEEP: lambda: decode(1, DEPTH, 16, 272)})
-    for name, test in tests.items():
-        value = test()
+    generator.seconds(8, 32, 8)
+    tests = [(generator.decode, (batch, 64, 32, 160 if batch < 64 else 288)) for batch in options.batches]
+    tests += [(generator.decode, (1, depth, 16, 272)) for depth in options.depths]
+    tests += [(generator.prefill, prompt) for prompt in options.prompts]
+    for name, (test, arguments) in zip(figures(options), tests):
+        value = test(*arguments)
         keep(name, value, f"{value:,.0f} tok/s")
+
+
+def counts(folder, options):
+    """Of each number of sequences: the experts that a decoding step chooses, of the average layer, the least and the most."""
+    generator = Generator(start(folder, options, enforce_eager=True, compilation_config={}))
+    open(os.environ[COUNTS], "w").close()  # without the engine's own first steps
+    for batch in options.batches:
+        generator.seconds(batch, 67, 16)  # no step of prompts has as many rows as one of these batches
+    layers = {}
+    with open(os.environ[COUNTS]) as file:
+        for tokens, layer, experts in (map(int, line.split()) for line in file):
+            layers.setdefault(tokens, {}).setdefault(layer, []).append(experts)
+    means = {batch: [statistics.mean(of) for of in layers[batch].values()] for batch in options.batches}
+    return {str(batch): [statistics.mean(of), min(of), max(of)] for batch, of in means.items()}
+
+
+def print_counts(of, experts):
+    print(f"\n| sequences | different experts a layer, of {experts} | least and most chosen by a layer | by even routing |\n| ---: | ---: | ---: | ---: |")
+    for batch, (mean, least, most) in of.items():
+        print(f"| {batch} | {mean:.1f} | {least:.1f} to {most:.1f} | {experts * (1 - (1 - 4 / experts) ** int(batch)):.1f} |")
+
+
+def bench(options, log):
+    """(results, whether all ran) of `moesaic bench` on the same card."""
+    results, good = {}, True
+    model = f"dummy:gpt-oss-{options.size},dense=bf16"
+
+    def row(name, *arguments):
+        nonlocal good
+        command = [options.program, "bench", "-m", model, "--device", "cuda", "-o", "json", "-r", "4", *map(str, arguments)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        good &= done.returncode == 0
+        for entry in json.loads(done.stdout) if done.returncode == 0 else []:
+            results[name(entry)] = entry["tok_s"]
+            print(f"  {name(entry)}: {entry['tok_s']:,.0f} tok/s, {entry['share']:.0%} of the bandwidth", flush=True)
+
+    for tokens, batches in ((128, [b for b in options.batches if b < 64]), (256, [b for b in options.batches if b >= 64])):
+        if batches:
+            row(lambda entry: decode_name(entry["batch"]), "-p", 0, "-n", tokens, "-b", ",".join(map(str, batches)))
+    for depth in options.depths:
+        row(lambda entry: depth_name(entry["depth"]), "-p", 0, "-n", 256, "-d", depth)
+    for length in dict.fromkeys(length for _, length in options.prompts):
+        batches = ",".join(str(count) for count, other in options.prompts if other == length)
+        row(lambda entry: prompt_name(entry["batch"], length), "-p", length, "-n", 0, "-b", batches)
+    return results, good
 
 
 def run(options, backend, folder, mode, log):
@@ -184,7 +286,9 @@ def run(options, backend, folder, mode, log):
     environment = {**os.environ, "MOESAIC_VLLM": mode, "VLLM_CACHE_ROOT": os.path.join(folder, "cache"),
                    "PYTHONPATH": os.pathsep.join(part for part in path if part), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
                    "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_HOST_IP": "127.0.0.1"}
-    command = [sys.executable, __file__, options.size, "--child", folder, "--kept", kept, "--batches", options.batches]
+    counted = os.path.join(folder, "counts.txt")
+    environment.update({COUNTS: counted, "MOESAIC_VLLM": "0", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if mode == "count" else {})
+    command = [sys.executable, __file__, *options.arguments, "--child", folder, "--kept", kept]
     command += ["--backend", backend] if backend else []
     lines = []
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -221,21 +325,56 @@ def compare_greedy(a, b):
     return same, gaps
 
 
-def main():
+def numbers(text):
+    return [int(number) for number in text.split(",") if number]
+
+
+def prompt_sizes(text):
+    """[(prompts, tokens)] of 2048,16x2048."""
+    return [(int(count or 1), int(length)) for count, _, length in (each.rpartition("x") for each in text.split(",") if each)]
+
+
+def parse():
     parser = argparse.ArgumentParser()
     parser.add_argument("size", choices=LAYERS)
     parser.add_argument("--backend", help="vLLM's own, for the runs without the plugin: triton or marlin")
-    parser.add_argument("--modes", default="0,1", help="MOESAIC_VLLM of each run: 0 (vLLM alone), experts, 1")
-    parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
+    parser.add_argument("--modes", default="0,1", help="MOESAIC_VLLM of each run: 0 (vLLM alone), experts, 1; or bench, count")
+    parser.add_argument("--program", default="moesaic", help="of mode bench")
+    parser.add_argument("--batches", type=numbers, default=BATCHES)
+    parser.add_argument("--depths", type=numbers, default=[16384])
+    parser.add_argument("--prompts", type=prompt_sizes, default=[(1, 2048), (16, 2048)], help="2048,16x2048: one, and 16 at a time")
     parser.add_argument("--json")
     parser.add_argument("--logs", help="folder for the logs")
     parser.add_argument("--limit", type=float, default=1200, help="seconds after which a run is stopped")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--kept", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    batches = [int(batch) for batch in options.batches.split(",")]
+    options.arguments = [options.size, "--batches", ",".join(map(str, options.batches)), "--depths", ",".join(map(str, options.depths)),
+                         "--prompts", ",".join(f"{count}x{length}" for count, length in options.prompts)]
+    return options
+
+
+def run_mode(options, mode, folder, logs):
+    """(results, whether all is well) of one mode."""
+    begin = time.time()
+    log = os.path.join(logs, f"vllm-{options.size}-plugin-{mode}.log")
+    if mode == "bench":
+        with open(log, "w") as file:
+            results, good = bench(options, file)
+        print(f"{options.program} bench: {time.time() - begin:.0f} s", flush=True)
+        return results, good
+    alone = mode in ("0", "count")
+    results, good, uses, chosen = run(options, options.backend if alone else None, folder, mode, log)
+    good &= alone or uses is not None and RUNS[mode] in uses
+    said = f"vLLM alone, {chosen}" if alone else uses or "nothing was said of it"
+    print(f"MOESAIC_VLLM={mode}: {time.time() - begin:.0f} s; {said}", flush=True)
+    return {"backend": chosen, **results}, good
+
+
+def main():
+    options = parse()
     if options.child:
-        return measure(options.child, options.backend, options.kept, batches)
+        return measure(options.child, options.kept, options)
     folder = tempfile.mkdtemp(prefix=f"gpt-oss-{options.size}-")
     write_config(folder, options.size)
     write_entry_point(os.path.join(folder, "site"))
@@ -244,34 +383,41 @@ def main():
     modes = options.modes.split(",")
     results, good, summary = {}, True, {"size": options.size, "backend": options.backend}
     for mode in modes:
-        begin = time.time()
-        results[mode], ended_well, uses, chosen = run(options, options.backend if mode == "0" else None, folder, mode,
-                                                      os.path.join(logs, f"vllm-{options.size}-plugin-{mode}.log"))
-        good &= ended_well and (mode == "0" or uses is not None and RUNS[mode] in uses)
-        said = f"vLLM alone, {chosen}" if mode == "0" else uses or "nothing was said of it"
-        print(f"MOESAIC_VLLM={mode}: {time.time() - begin:.0f} s; {said}", flush=True)
-        summary[mode] = {"backend": chosen, **results[mode]}
+        results[mode], ended_well = run_mode(options, mode, folder, logs)
+        good &= ended_well
+        summary[mode] = results[mode]
         if options.json:
             with open(options.json, "w") as file:
                 json.dump(summary, file)
-    first, others = modes[0], modes[1:]
-    print(f"\n{options.size}, tokens/s\n\n| test | MOESAIC_VLLM={first} |{''.join(f' {mode} | ratio |' for mode in others)}")
-    print("| --- | ---: |" + " ---: | ---: |" * len(others))
-    for name in [f"decode {batch}" for batch in batches] + [DEEP, "pp2048", "pp2048 x 16"]:
-        a = results[first].get(name)
+    if "counts" in results.get("count", {}):
+        print_counts(results["count"]["counts"], EXPERTS[options.size])
+    modes = [mode for mode in modes if mode != "count"]
+    if modes:
+        print_table(options, results, modes)
+    for mode in modes[1:]:
+        good &= mode == "bench" or greedy_agrees(mode, results[mode], results[modes[0]])
+    return 0 if good else 1
+
+
+def print_table(options, results, modes):
+    heads = ["moesaic bench" if mode == "bench" else f"MOESAIC_VLLM={mode}" for mode in modes]
+    print(f"\n{options.size}, tokens/s\n\n| test | {heads[0]} |{''.join(f' {head} | ratio |' for head in heads[1:])}")
+    print("| --- | ---: |" + " ---: | ---: |" * (len(modes) - 1))
+    for name in figures(options):
+        a = results[modes[0]].get(name)
         cells = [f"{a:,.0f}" if a else ""]
-        for b in (results[mode].get(name) for mode in others):
+        for b in (results[mode].get(name) for mode in modes[1:]):
             cells += [f"{b:,.0f}" if b else "", f"{b / a:.2f}" if a and b else ""]
         print(f"| {name} | {' | '.join(cells)} |")
-    for mode in others:
-        if "greedy" not in results[first] or "greedy" not in results[mode]:
-            good = False
-            continue
-        same, gaps = compare_greedy(results[mode]["greedy"], results[first]["greedy"])
-        print(f"\ngreedy, {mode}: {same} of {GREEDY_PROMPTS} prompts give the same {GREEDY_TOKENS} tokens; the others part where the two "
-              f"likeliest differ by {', '.join(f'{gap:.4f}' for gap in gaps) or 'nothing'} in log-probability")
-        good &= all(gap < CLOSE for gap in gaps)
-    return 0 if good else 1
+
+
+def greedy_agrees(mode, ours, theirs):
+    if "greedy" not in ours or "greedy" not in theirs:
+        return False
+    same, gaps = compare_greedy(ours["greedy"], theirs["greedy"])
+    print(f"\ngreedy, {mode}: {same} of {GREEDY_PROMPTS} prompts give the same {GREEDY_TOKENS} tokens; the others part where the two "
+          f"likeliest differ by {', '.join(f'{gap:.4f}' for gap in gaps) or 'nothing'} in log-probability")
+    return all(gap < CLOSE for gap in gaps)
 
 
 if __name__ == "__main__":

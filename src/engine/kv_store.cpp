@@ -19,6 +19,7 @@ constexpr auto kPatience = std::chrono::seconds(1);      // with a part that doe
 constexpr auto kGrace = std::chrono::milliseconds(250);  // before rates are compared
 constexpr auto kTick = std::chrono::milliseconds(20);    // the least time for either
 constexpr auto kEngineWait = std::chrono::milliseconds(1);
+constexpr int kMostReaders = 4, kCpusPerReader = 4;
 
 // Names everything that K and V of a token depend on besides the tokens.
 std::string model_of(const Backend& backend, const ModelConfig& config, const KvLayout& layout,
@@ -93,7 +94,7 @@ Result<std::unique_ptr<KvStore>> KvStore::open(KvTiers tiers, Backend& backend, 
   store->host_ = tiers.host.get();
   add(std::move(tiers.host));
   add(std::move(tiers.disk));
-  RETURN_IF_ERROR(store->start(backend));
+  RETURN_IF_ERROR(store->start(backend, tiers.options.readers));
   return store;
 }
 
@@ -114,9 +115,16 @@ Status KvStore::check_room(const KvStoreOptions& options) const {
                static_cast<double>(options.host_bytes) / (1 << 30), free / (1 << 30));
 }
 
-Status KvStore::start(Backend& backend) try {
-  read_copier_ = backend.kv_copier();
-  bool copies = read_copier_ != nullptr;
+Status KvStore::start(Backend& backend, int readers) try {
+  if (readers == 0)
+    readers =
+        std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / kCpusPerReader, 1, kMostReaders);
+  bool copies = true;
+  for (int i = 0; i < readers; ++i) {
+    readers_.push_back(std::make_unique<Reader>());
+    readers_.back()->copier = backend.kv_copier();
+    copies = copies && readers_.back()->copier != nullptr;
+  }
   for (const auto& writer : writers_) {
     writer->copier = backend.kv_copier();
     copies = copies && writer->copier != nullptr;
@@ -124,7 +132,7 @@ Status KvStore::start(Backend& backend) try {
   if (!copies)
     return error(StatusCode::kUnsupported, "{}: its KV cache cannot be copied beside its steps",
                  backend.caps().name);
-  reader_ = std::thread([this] { read(); });
+  for (const auto& reader : readers_) reader->thread = std::thread([this, r = reader.get()] { read(*r); });
   for (const auto& writer : writers_) writer->thread = std::thread([this, w = writer.get()] { write(*w); });
   return {};
 } catch (const std::system_error& e) {
@@ -138,7 +146,8 @@ KvStore::~KvStore() {
     close_at_ = Clock::now() + kLastWords;
     changed_.notify_all();
   }
-  if (reader_.joinable()) reader_.join();
+  for (const auto& reader : readers_)
+    if (reader->thread.joinable()) reader->thread.join();
   for (const auto& writer : writers_)
     if (writer->thread.joinable()) writer->thread.join();
 }
@@ -253,9 +262,18 @@ bool KvStore::copy(Writer& w, const Offer& offer, KvBytes& bytes) {
 
 // ---- what comes back ----
 
+// Since when the part is being read that takes longest; nothing: none is.
+std::optional<KvStore::Clock::time_point> KvStore::longest_read() const {
+  std::optional<Clock::time_point> since;
+  for (const auto& reader : readers_)
+    if (reader->reading && (!since || *reader->reading < *since)) since = reader->reading;
+  return since;
+}
+
 bool KvStore::answers() const {
   const std::lock_guard lock(mutex_);
-  return !reading_ || Clock::now() - *reading_ < kPatience;
+  const auto since = longest_read();
+  return !since || Clock::now() - *since < kPatience;
 }
 
 void KvStore::begin(const std::shared_ptr<KvFetch>& fetch) {
@@ -270,11 +288,8 @@ void KvStore::begin(const std::shared_ptr<KvFetch>& fetch) {
 // Counts the parts that are read until the fetch's last one is here.
 size_t KvStore::parts_until(const KvFetch& fetch) const {
   size_t parts = 0;
-  const auto add = [&](const KvFetch& f) { parts += f.places_.size() - f.arrived_; };
-  if (reading_fetch_ != nullptr) add(*reading_fetch_);
-  if (reading_fetch_ == &fetch) return parts;
   for (const auto& f : fetches_) {
-    add(*f);
+    parts += f->places_.size() - f->arrived_;
     if (f.get() == &fetch) break;
   }
   return parts;
@@ -289,7 +304,8 @@ KvFetch::State KvStore::state(KvFetch& fetch, double compute_seconds) const {
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(compute_seconds));
     return compute_seconds > 0 ? std::min(time, std::max<Clock::duration>(kTick, compute)) : time;
   };
-  if (reading_ && now - *reading_ > at_most(kPatience)) return KvFetch::State::kFailed;
+  const auto since = longest_read();
+  if (since && now - *since > at_most(kPatience)) return KvFetch::State::kFailed;
   if (now - fetch.begun_ < at_most(kGrace) || compute_seconds <= 0) return fetch.state_;
   const double left = static_cast<double>(parts_until(fetch)) * seconds_per_part_;
   return left > compute_seconds ? KvFetch::State::kFailed : fetch.state_;
@@ -297,9 +313,10 @@ KvFetch::State KvStore::state(KvFetch& fetch, double compute_seconds) const {
 
 void KvStore::cancel(KvFetch& fetch) {
   std::unique_lock lock(mutex_);
-  fetch.state_ = KvFetch::State::kFailed;
-  std::erase_if(fetches_, [&](const auto& f) { return f.get() == &fetch; });
-  changed_.wait(lock, [&] { return writing_ != &fetch; });
+  end(fetch, false);
+  changed_.wait(lock, [&] {
+    return std::ranges::none_of(readers_, [&](const auto& reader) { return reader->writing == &fetch; });
+  });
 }
 
 void KvStore::wait() const {
@@ -315,51 +332,58 @@ std::shared_ptr<const KvBytes> KvStore::find(const KvPart& part) try {
   return nullptr;
 }
 
-void KvStore::read() {
+// The first of which a part has not been begun.
+std::shared_ptr<KvFetch> KvStore::next_fetch() const {
+  const auto has_parts = [](const auto& fetch) { return fetch->taken_ < fetch->places_.size(); };
+  const auto fetch = std::ranges::find_if(fetches_, has_parts);
+  return fetch == fetches_.end() ? nullptr : *fetch;
+}
+
+void KvStore::read(Reader& reader) {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return closing_ || !fetches_.empty(); });
+    std::shared_ptr<KvFetch> fetch;
+    changed_.wait(lock, [&] { return closing_ || (fetch = next_fetch()) != nullptr; });
     if (closing_) return;
-    const std::shared_ptr<KvFetch> fetch = fetches_.front();
-    fetches_.pop_front();
-    reading_fetch_ = fetch.get();
-    read_all(*fetch, lock);
-    reading_.reset();
-    reading_fetch_ = nullptr;
+    reader.reading = Clock::now();
+    read_part(reader, *fetch, lock);
+    reader.reading.reset();
     changed_.notify_all();
   }
 }
 
 // The lock is given up while bytes are read and copied. Where a part is damaged, the others are read all the
 // same: those that are damaged, too, are gone before the prompt is computed, and all of them are kept anew.
-void KvStore::read_all(KvFetch& fetch, std::unique_lock<std::mutex>& lock) {
-  bool whole = true;
-  for (const KvPlace& place : fetch.places_) {
-    reading_ = Clock::now();
-    lock.unlock();
-    const auto bytes = find(place.part);
-    lock.lock();
-    if (fetch.state_ != KvFetch::State::kBegun || closing_) return;
-    whole = whole && bytes != nullptr;
-    if (whole && !write_page(fetch, place, *bytes, lock)) return;
-    ++fetch.arrived_;
-    constexpr double kNew = 0.2;
-    seconds_per_part_ += kNew * (seconds_of(Clock::now() - *reading_) - seconds_per_part_);
-  }
-  fetch.state_ = whole ? KvFetch::State::kArrived : KvFetch::State::kFailed;
+void KvStore::read_part(Reader& reader, KvFetch& fetch, std::unique_lock<std::mutex>& lock) {
+  const KvPlace& place = fetch.places_[fetch.taken_++];
+  lock.unlock();
+  const auto bytes = find(place.part);
+  lock.lock();
+  if (fetch.state_ != KvFetch::State::kBegun || closing_) return;
+  fetch.whole_ = fetch.whole_ && bytes != nullptr;
+  if (fetch.whole_ && !write_page(reader, fetch, place, *bytes, lock)) return;
+  constexpr double kNew = 0.2;
+  const double seconds = seconds_of(Clock::now() - *reader.reading) / static_cast<double>(readers_.size());
+  seconds_per_part_ += kNew * (seconds - seconds_per_part_);
+  if (++fetch.arrived_ == fetch.places_.size()) end(fetch, fetch.whole_);
+}
+
+void KvStore::end(KvFetch& fetch, bool arrived) {
+  fetch.state_ = arrived ? KvFetch::State::kArrived : KvFetch::State::kFailed;
+  std::erase_if(fetches_, [&](const auto& f) { return f.get() == &fetch; });
 }
 
 // False if the fetch has ended by it, or meanwhile.
-bool KvStore::write_page(KvFetch& fetch, const KvPlace& place, const KvBytes& bytes,
+bool KvStore::write_page(Reader& reader, KvFetch& fetch, const KvPlace& place, const KvBytes& bytes,
                          std::unique_lock<std::mutex>& lock) {
-  writing_ = &fetch;
+  reader.writing = &fetch;
   lock.unlock();
-  const bool written = read_copier_->write(layers_of(place.part.id.kind), place.page, bytes).ok();
+  const bool written = reader.copier->write(layers_of(place.part.id.kind), place.page, bytes).ok();
   lock.lock();
-  writing_ = nullptr;
+  reader.writing = nullptr;
   changed_.notify_all();
   if (fetch.state_ != KvFetch::State::kBegun) return false;
-  if (!written) fetch.state_ = KvFetch::State::kFailed;
+  if (!written) end(fetch, false);
   return written;
 }
 

@@ -25,6 +25,7 @@ struct KvStoreOptions {
   uint64_t host_bytes = 0;  // 0: nothing in host memory
   std::string folder;       // empty: nothing on disk
   uint64_t disk_bytes = 0;  // 0: half of what is free there
+  int readers = 0;          // threads that read at a time; 0: as many as the machine's CPUs bear
   bool any() const { return host_bytes > 0 || !folder.empty(); }
 };
 // Reads the values of --kv-host GiB and --kv-disk DIR[:GiB].
@@ -55,8 +56,9 @@ class KvFetch {
  private:
   friend class KvStore;
   std::vector<KvPlace> places_;
-  State state_ = State::kPlanned;  // the store's mutex guards this and what follows
-  size_t arrived_ = 0;
+  State state_ = State::kPlanned;   // the store's mutex guards this and what follows
+  size_t taken_ = 0, arrived_ = 0;  // places that readers have begun with, and have done
+  bool whole_ = true;               // no part was missing or damaged so far
   Clock::time_point begun_;
 };
 
@@ -119,19 +121,31 @@ class KvStore {
 
   KvStore(const ModelConfig& config, const Backend& backend, const KvLayout& layout);
   Status check_room(const KvStoreOptions& options) const;
-  Status start(Backend& backend);
+  Status start(Backend& backend, int readers);
   size_t bytes_of(KvKind kind) const { return layers_of(kind).size() * page_bytes_; }
   const std::vector<int>& layers_of(KvKind kind) const { return layers_[static_cast<size_t>(kind)]; }
   uint32_t& generation_of(KvKind kind, int32_t page) {
     return generations_[static_cast<size_t>(kind)][static_cast<size_t>(page)];
   }
+  // Reads a part at a time. Several read the parts of one fetch at once: a part's bytes are checked by one
+  // thread, which takes longer than reading them from a fast disk.
+  struct Reader {
+    std::unique_ptr<KvCopier> copier;
+    const KvFetch* writing = nullptr;          // into its pages
+    std::optional<Clock::time_point> reading;  // a part, since then
+    std::thread thread;
+  };
+
   void write(Writer& writer);
   bool keep(Writer& writer, const Offer& offer);
   bool copy(Writer& writer, const Offer& offer, KvBytes& bytes);
-  void read();
-  void read_all(KvFetch& fetch, std::unique_lock<std::mutex>& lock);
-  bool write_page(KvFetch& fetch, const KvPlace& place, const KvBytes& bytes,
+  void read(Reader& reader);
+  std::shared_ptr<KvFetch> next_fetch() const;
+  void read_part(Reader& reader, KvFetch& fetch, std::unique_lock<std::mutex>& lock);
+  bool write_page(Reader& reader, KvFetch& fetch, const KvPlace& place, const KvBytes& bytes,
                   std::unique_lock<std::mutex>& lock);
+  std::optional<Clock::time_point> longest_read() const;
+  void end(KvFetch& fetch, bool arrived);
   std::shared_ptr<const KvBytes> find(const KvPart& part);
   size_t parts_until(const KvFetch& fetch) const;
 
@@ -141,18 +155,15 @@ class KvStore {
   KvNames names_;
   std::vector<std::unique_ptr<Writer>> writers_;  // host memory's first
   KvTier* host_ = nullptr;                        // or none
-  std::unique_ptr<KvCopier> read_copier_;
+  std::vector<std::unique_ptr<Reader>> readers_;
 
-  mutable std::mutex mutex_;  // guards what follows, and writers' offers and counts
+  mutable std::mutex mutex_;  // guards what follows, writers' offers and counts, and what readers do
   mutable std::condition_variable changed_;
   std::array<std::vector<uint32_t>, 2> generations_;  // of each kind's pages: how often forget() was called
-  std::deque<std::shared_ptr<KvFetch>> fetches_;
-  const KvFetch *reading_fetch_ = nullptr, *writing_ = nullptr;  // writing_: into its pages
-  std::optional<Clock::time_point> reading_;                     // the part that is being read: since then
-  double seconds_per_part_ = 0;                                  // of late
+  std::deque<std::shared_ptr<KvFetch>> fetches_;      // that are begun and not over
+  double seconds_per_part_ = 0;                       // of late, with all readers at work
   bool closing_ = false;
   Clock::time_point close_at_;
-  std::thread reader_;
 };
 
 }  // namespace moesaic

@@ -233,23 +233,34 @@ class SlowTier final : public KvTier {
   void touch(const KvPart& /*part*/) override {}
   bool put(const KvPart& /*part*/, std::span<const std::byte> /*bytes*/) override { return true; }
   std::shared_ptr<const KvBytes> get(const KvPart& /*part*/, size_t bytes) override {
+    const int reads = ++reads_;
+    for (int most = most_; most < reads && !most_.compare_exchange_weak(most, reads);) continue;
     std::this_thread::sleep_for(time_);
+    --reads_;
     return std::make_shared<const KvBytes>(bytes);
   }
   KvTierStats stats() const override { return {}; }
+  int most_reads() const { return most_; }  // at a time
 
  private:
   std::chrono::milliseconds time_;
+  std::atomic<int> reads_ = 0, most_ = 0;
 };
 
-// Reads 30 parts of 15 ms each for a prompt that takes so many seconds to compute; how it ended, and after
-// how many seconds.
-std::pair<KvFetch::State, double> slow_fetch(double compute_seconds) {
+struct SlowFetch {
+  KvFetch::State end;
+  double seconds;
+  int most_reads;  // at a time
+};
+
+// Reads 30 parts of 15 ms each for a prompt that takes so many seconds to compute.
+SlowFetch slow_fetch(double compute_seconds, int readers) {
   Harness run(false, kSmall);
   const KvLayout layout = kv_layout(run.config, {.context = 1000}).value();
   EXPECT_TRUE(run.backend.alloc_kv(layout).ok());
-  KvTiers tiers{.options = {.folder = "none"},
-                .disk = std::make_unique<SlowTier>(std::chrono::milliseconds(15))};
+  auto slow = std::make_unique<SlowTier>(std::chrono::milliseconds(15));
+  const SlowTier& tier = *slow;
+  KvTiers tiers{.options = {.folder = "none", .readers = readers}, .disk = std::move(slow)};
   const auto store = KvStore::open(std::move(tiers), run.backend, run.config, layout, 1).value();
   std::vector<KvPlace> places;
   for (int32_t page = 0; page < 30; ++page)
@@ -260,16 +271,24 @@ std::pair<KvFetch::State, double> slow_fetch(double compute_seconds) {
   KvFetch::State state = KvFetch::State::kBegun;
   while ((state = store->state(*fetch, compute_seconds)) == KvFetch::State::kBegun) store->wait();
   store->cancel(*fetch);
-  return {state, std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count()};
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begun;
+  return {state, seconds.count(), tier.most_reads()};
 }
 
 // The store compares the time to read the rest with the time to compute all of it, as far as that is known.
 TEST(StoreDisk, ASlowOneIsNotWaitedForWhereComputingIsFaster) {
-  EXPECT_EQ(slow_fetch(60).first, KvFetch::State::kArrived);
-  EXPECT_EQ(slow_fetch(0).first, KvFetch::State::kArrived);
-  const auto [state, seconds] = slow_fetch(0.1);
-  EXPECT_EQ(state, KvFetch::State::kFailed);
-  EXPECT_GE(seconds, 0.1);  // the rate is measured first
+  EXPECT_EQ(slow_fetch(60, 1).end, KvFetch::State::kArrived);
+  EXPECT_EQ(slow_fetch(0, 1).end, KvFetch::State::kArrived);
+  const SlowFetch given_up = slow_fetch(0.1, 1);
+  EXPECT_EQ(given_up.end, KvFetch::State::kFailed);
+  EXPECT_GE(given_up.seconds, 0.1);  // the rate is measured first
+}
+
+TEST(StoreDisk, SeveralPartsOfAFetchAreReadAtATime) {
+  EXPECT_EQ(slow_fetch(60, 1).most_reads, 1);
+  const SlowFetch fetch = slow_fetch(60, 3);
+  EXPECT_EQ(fetch.end, KvFetch::State::kArrived);
+  EXPECT_EQ(fetch.most_reads, 3);
 }
 
 // As on a disk that is full.

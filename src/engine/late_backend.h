@@ -240,7 +240,9 @@ struct Harness {
       : backend(samples), engine(make(backend, config, options, head, edits)) {}
 
   // Blocks outlive their pages from here on; before any request.
-  const KvStore* keep(const KvStoreOptions& where, uint64_t fingerprint = 1) {
+  // Several readers, on any machine.
+  const KvStore* keep(KvStoreOptions where, uint64_t fingerprint = 1) {
+    if (where.readers == 0) where.readers = 3;
     auto tiers = KvTiers::open(where);
     EXPECT_TRUE(tiers.ok()) << tiers.status().message();
     EXPECT_EQ(engine.keep(std::move(tiers).value(), fingerprint).message(), "");

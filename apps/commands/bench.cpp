@@ -248,8 +248,8 @@ Run add_bench(CLI::App& app) {
       ->check(in_range(1, kMostRows))
       ->capture_default_str();
   c.add_option("--ubatch", o->ubatch,
-               "most rows of a prefill step; 0: the device's default (cpu 512, a GPU with 40 GB or more "
-               "4096, with less 2048)")
+               "most rows of a prefill step; 0: the device's default (cpu 512, a GPU with 70 GB or more "
+               "8192, with 40 GB 4096, with less 2048)")
       ->check(in_range(0, kMostRows));
   c.add_option("--moe", o->moe,
                "time the MoE operator alone, with these numbers of tokens: --moe 1,8,512; cuda only")

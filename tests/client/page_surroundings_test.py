@@ -120,6 +120,28 @@ class Surroundings(Case):
         self.ask("one", "*1*")
         self.assertEqual(self.text(".assistant .body"), "*1*")
 
+    def test_without_a_network(self):
+        self.ask("one", "1")
+        self.page.call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=-1, uploadThroughput=-1)
+        try:
+            self.until("$('#server-device').textContent === 'The server cannot be reached'")
+            self.ask("two")
+            self.assertIn("Not sent: the server cannot be reached", self.text(".user .foot"))
+            self.assertEqual(self.text(".assistant .body"), "1")
+        finally:
+            self.page.call("Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=-1, uploadThroughput=-1)
+        self.until("$('#server-device').textContent.includes('of context')")
+        self.stub.answers.append({"content": "2"})
+        self.click(".user [aria-label='Send again']")
+        self.until("$('.assistant:last-child .body')?.innerText === '2' && $('#send').dataset.name === 'send'")
+        self.assertEqual([m["content"] for m in self.stub.bodies[-1]["messages"]], ["one", "1", "two"])
+
+    def test_packets_that_end_within_a_character(self):
+        text = "Straße 世界 👨‍👩‍👧 `ñ` e\u0301\n\n- naïve"
+        for size in (1, 3, 7):
+            self.ask(f"in pieces of {size}", deltas=[{"content": text[:9]}, {"content": text[9:]}], pieces=size)
+            self.assertEqual(self.text(".assistant .body").split(), text.replace("`", "").replace("- ", "").split())
+
     def test_a_screen_of_280_pixels(self):
         self.page.call("Emulation.setDeviceMetricsOverride", width=280, height=600, deviceScaleFactor=2, mobile=True)
         self.ask("W" * 300, "# " + "H" * 90 + "\n\n`" + "c" * 200 + "`\n\n|" + "a|" * 20 + "\n|" + "-|" * 20 + "\n\n" + "世" * 90)

@@ -5,6 +5,7 @@ import http.client
 import http.server
 import json
 import threading
+import time
 import urllib.parse
 
 KEPT = ("Content-Type", "Content-Encoding", "Cache-Control", "Content-Security-Policy", "X-Content-Type-Options")
@@ -17,7 +18,7 @@ def events(deltas, finish="stop", tokens=None, counts=()):
         chunk["usage"] = {"prompt_tokens": 20, "completion_tokens": count}
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
     chunks.append({"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": tokens or len(deltas)}})
-    return [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks] + [b"data: [DONE]\n\n"]
+    return [b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n" for chunk in chunks] + [b"data: [DONE]\n\n"]
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -76,12 +77,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 answer["gate"].wait(60)     # the answer is held here, until a test lets it go
             if b'"finish_reason"' in event and answer.get("broken"):
                 return
-            self.wfile.write(event)
+            size = answer.get("pieces", len(event))
+            for at in range(0, len(event), size):
+                self.wfile.write(event[at:at + size])
+                if size < len(event):
+                    time.sleep(0.001)   # a packet of its own
 
 
 class Stub(http.server.ThreadingHTTPServer):
     """prefix: the folder in which it stands, as a proxy may place it. answers: what the next chats get, {"content"} or {"deltas"} with "finish", "tokens", "counts" (of each chunk), "progress" (of the
-    prompt), "between" (the first chunk and the others), "gate" and
+    prompt), "pieces" (bytes that are sent together), "between" (the first chunk and the others), "gate" and
     "broken" (the connection ends before the answer does), or {"status", "message", "code"}. bodies, asked: what has come."""
 
     daemon_threads = True

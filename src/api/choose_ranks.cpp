@@ -14,7 +14,7 @@ namespace {
 
 // A rank more is taken where a token becomes so much quicker than with the fewer ones.
 constexpr double kLeastGain = 1.1;
-// A GPU needs so much beside weights and KV cache: 0.6 GB for CUDA and the kernels, 0.7 for a step of 4,096
+// A GPU needs so much beside weights and KV cache: 0.6 GB for CUDA and the kernels, 1.4 for a step of 8,192
 // rows of the 20b, 0.4 for the logits of 512 sequences, and some for other programs.
 constexpr double kOtherBytes = 2.5e9;
 

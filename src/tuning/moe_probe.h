@@ -24,12 +24,13 @@ bool covers(const std::vector<TunedStep>& steps, std::span<const MoeKernelConfig
 
 struct ProbeLimits {
   int most_tokens = 0;                 // of a step
-  double seconds = 1;                  // after these nothing more is begun
+  double seconds = 3;                  // after these nothing more is begun: the 120b's take some four
   std::function<double()> clock = {};  // seconds since some moment; by default a steady clock
 };
 // time: the seconds of a layer's experts with a config that takes so many tokens. Numbers of tokens up to
 // `known`'s last one are not measured again. A kernel is chosen over the one that the figures choose only
-// where it is quicker by more than measurements differ. What there was no time for has no step of its own.
+// where it is quicker by more than measurements differ. What there was no time for has no step of its own: it
+// takes the kernel of a step at most twice as far, else the one that the figures choose (nearest_step()).
 Result<std::vector<TunedStep>> probe_moe(
     const MoeShape& shape, std::span<const MoeKernelConfig> configs, std::vector<TunedStep> known,
     const ProbeLimits& limits,

@@ -70,7 +70,9 @@ const TunedStep* nearest_step(const std::vector<TunedStep>& steps, int tokens) {
   const auto best = std::min_element(steps.begin(), steps.end(), [&](const TunedStep& a, const TunedStep& b) {
     return distance(a) < distance(b);
   });
-  return best == steps.end() ? nullptr : &*best;
+  if (best == steps.end()) return nullptr;
+  const bool beyond = tokens > best->tokens && best + 1 == steps.end();
+  return beyond || distance(*best) <= 1 ? &*best : nullptr;
 }
 
 }  // namespace moesaic

@@ -79,12 +79,22 @@ TEST_F(Tuning, AFolderThatCannotBeWrittenIsOneLine) {
 }
 
 TEST(NearestStep, IsNearestInRatio) {
-  const std::vector<TunedStep> steps = {{1, "a", 0}, {8, "b", 0}, {64, "c", 0}};
-  EXPECT_EQ(nearest_step(steps, 2)->config, "a");
-  EXPECT_EQ(nearest_step(steps, 4)->config, "b");
-  EXPECT_EQ(nearest_step(steps, 20)->config, "b");
+  const std::vector<TunedStep> steps = {{2, "a", 0}, {8, "b", 0}, {64, "c", 0}};
+  EXPECT_EQ(nearest_step(steps, 3)->config, "a");
+  EXPECT_EQ(nearest_step(steps, 4)->config, "a");
+  EXPECT_EQ(nearest_step(steps, 5)->config, "b");
+  EXPECT_EQ(nearest_step(steps, 16)->config, "b");
   EXPECT_EQ(nearest_step(steps, 5000)->config, "c");
   EXPECT_EQ(nearest_step({}, 3), nullptr);
+}
+
+// What is the quickest for 64 tokens says little of 20, and of 1 nothing.
+TEST(NearestStep, IsNoneFarFromAll) {
+  const std::vector<TunedStep> steps = {{4, "a", 0}, {8, "b", 0}, {64, "c", 0}};
+  EXPECT_EQ(nearest_step(steps, 20), nullptr);
+  EXPECT_EQ(nearest_step(steps, 31), nullptr);
+  EXPECT_EQ(nearest_step(steps, 32)->config, "c");
+  EXPECT_EQ(nearest_step(steps, 1), nullptr);
 }
 
 }  // namespace

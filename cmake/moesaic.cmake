@@ -64,7 +64,8 @@ function(moesaic_link_headers to own)
 endfunction()
 
 # moesaic_library(NAME [SOURCES ...] [AT folder] [OWN_HEADERS] [DEPS ...] [PRIVATE_DEPS ...]): without sources it has headers
-# alone. They are included as <folder>/x.h, <NAME>/x.h without AT.
+# alone. They are included as <folder>/x.h, <NAME>/x.h without AT. A library may only link one that stands before it, so there is
+# no circle.
 function(moesaic_library name)
   cmake_parse_arguments(ARG "OWN_HEADERS" "AT" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   if(NOT ARG_AT)
@@ -73,6 +74,11 @@ function(moesaic_library name)
   set(links ${PROJECT_BINARY_DIR}/links/${name})
   moesaic_link_headers(${links}/${ARG_AT} ${ARG_OWN_HEADERS})
   list(TRANSFORM ARG_DEPS PREPEND moesaic_)
+  foreach(dep ${ARG_DEPS})
+    if(NOT TARGET ${dep})
+      message(FATAL_ERROR "moesaic_${name} comes before ${dep}, so it cannot link it: CONTRIBUTING.md has the order of the folders")
+    endif()
+  endforeach()
   if(NOT ARG_SOURCES)
     add_library(moesaic_${name} INTERFACE)
     target_include_directories(moesaic_${name} INTERFACE ${links})

@@ -1,8 +1,9 @@
 #!/bin/bash
-# Every C++ file is as clang-format writes it (make format mends it), and comments name what exists.
+# Every C++ file is as clang-format writes it (make format mends it), comments name what exists, and no files import each other.
 set -euo pipefail
 cd "$(dirname "$0")/.." && . tools/check_lib.sh
 need clang-format git python3
 python3 tools/check_comments.py
+python3 tools/check_imports.py
 sources | xargs clang-format --dry-run --Werror
 echo "$(sources | wc -l) files"

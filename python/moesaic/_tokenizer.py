@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import datetime
 import json
-from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Protocol, Sequence
 
 from ._vllm import TOKENIZER_NAMES, by_name
 from .errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from ._requests import _Base
+    from . import _engine
+
+
+class _Model(Protocol):
+    """What the tokenizer needs of LLM and AsyncLLM."""
+
+    _engine: _engine.Engine
+
+    def tokenize(self, text: str, special: bool = False) -> list[int]: ...
+    def detokenize(self, tokens: Sequence[int]) -> str: ...
 
 
 class Encoding(dict[str, Any]):
@@ -28,7 +37,7 @@ class Encoding(dict[str, Any]):
 class Tokenizer:
     """Of LLM.get_tokenizer(). Names of special tokens, such as <|start|>, are read as these tokens, and decoded as them."""
 
-    def __init__(self, llm: _Base) -> None:
+    def __init__(self, llm: _Model) -> None:
         self._llm = llm
         self._special: dict[int, bool] = {}
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from . import _layer_ops as ops
-from ._layer_ops import Dense, check_eps, check_layout, check_window, dense_of
+from . import _layer_runs as runs
+from ._layer_runs import Dense, check_eps, check_layout, check_window, dense_of
 from ._views import whole
 from .errors import InvalidRequest
 
@@ -41,7 +41,7 @@ def _workspace(device: torch.device, size: int) -> tuple[int, torch.Tensor]:
 
 def _of_tokens(x: torch.Tensor, prepared: int) -> tuple[Dense, tuple[int, int], torch.Tensor]:
     """The matrix, a workspace, and what keeps that."""
-    dense = ops.of_handle(prepared)
+    dense = runs.of_handle(prepared)
     size = dense._dense.workspace_bytes(x.shape[0]) if x.dim() == 2 else 0
     address, memory = _workspace(x.device, size)
     return dense, (address, size), memory
@@ -50,7 +50,7 @@ def _of_tokens(x: torch.Tensor, prepared: int) -> tuple[Dense, tuple[int, int], 
 def _paged_attention_out(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, page_table: torch.Tensor,
                          lengths: torch.Tensor, starts: torch.Tensor, sinks: torch.Tensor | None, window: int, layout: str,
                          out: torch.Tensor) -> None:
-    ops.run_paged_attention(q, k_cache, v_cache, page_table, lengths, starts, out, sinks, window, layout,
+    runs.run_paged_attention(q, k_cache, v_cache, page_table, lengths, starts, out, sinks, window, layout,
                             lambda size: _workspace(q.device, size))
 
 
@@ -64,7 +64,7 @@ def _norm_qkv_rope_out(x: torch.Tensor, norm: torch.Tensor, prepared: int, posit
                        slots: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, heads: int, eps: float, layout: str,
                        out: torch.Tensor) -> None:
     dense, workspace, memory = _of_tokens(x, prepared)
-    ops.run_norm_qkv_rope(dense, x, norm, positions, cos_sin, slots, k_cache, v_cache, out, heads, eps, layout, workspace)
+    runs.run_norm_qkv_rope(dense, x, norm, positions, cos_sin, slots, k_cache, v_cache, out, heads, eps, layout, workspace)
     del memory  # until here
 
 
@@ -78,7 +78,7 @@ def _norm_qkv_rope(x: torch.Tensor, norm: torch.Tensor, prepared: int, positions
 
 def _project_out(x: torch.Tensor, prepared: int, residual: torch.Tensor | None, out: torch.Tensor) -> None:
     dense, workspace, memory = _of_tokens(x, prepared)
-    ops.run_dense(dense, x, out, residual, workspace)
+    runs.run_dense(dense, x, out, residual, workspace)
     del memory  # until here
 
 
@@ -114,18 +114,18 @@ def _new(x: torch.Tensor, *shape: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _projected(x: torch.Tensor, prepared: int, residual: torch.Tensor | None) -> torch.Tensor:
-    return _new(x, ops.of_handle(prepared).rows, dtype=torch.bfloat16 if residual is None else residual.dtype)
+    return _new(x, runs.of_handle(prepared).rows, dtype=torch.bfloat16 if residual is None else residual.dtype)
 
 
 def _logits(x: torch.Tensor, prepared: int) -> torch.Tensor:
-    return _new(x, ops.of_handle(prepared).rows, dtype=torch.float32)
+    return _new(x, runs.of_handle(prepared).rows, dtype=torch.float32)
 
 
 def _queries(x: torch.Tensor, norm: Any, prepared: int, positions: Any, cos_sin: Any, slots: Any, k_cache: torch.Tensor, v_cache: Any,
              heads: int, eps: Any, layout: Any) -> torch.Tensor:
     if k_cache.dim() != 4:
         raise InvalidRequest(f"k_cache is {list(k_cache.shape)}; it has four dimensions")
-    rows, head_dim = ops.of_handle(prepared).rows, k_cache.shape[3]
+    rows, head_dim = runs.of_handle(prepared).rows, k_cache.shape[3]
     if heads < 1 or heads > rows:
         raise InvalidRequest(f"heads is {heads}, and the matrix has {rows} rows")
     return _new(x, heads, head_dim, dtype=torch.bfloat16)
@@ -143,7 +143,7 @@ for _name, _schema in _SCHEMAS.items():
     torch.library.register_fake("moesaic::" + _name, _FAKES.get(_name, _nothing), lib=_library)
 
 
-# --- What _layer_ops.py calls ---
+# --- Checked calls, for _layer_ops.py ---
 
 
 def check_tensors(**given: Any) -> None:

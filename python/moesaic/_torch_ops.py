@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from . import ops
+from . import _experts
+from ._experts import Prepared
 from ._handles import of_kind
 from ._torch_layer_ops import check_tensors
 from .errors import InvalidRequest
-from .ops import Prepared
 
 _library = torch.library.Library("moesaic", "DEF")
 _SCHEMAS = {
@@ -26,10 +26,10 @@ _SCHEMAS = {
 
 
 def _run(prepared: int, x: torch.Tensor, out: torch.Tensor, **inputs: torch.Tensor) -> None:
-    experts = ops._of_handle(prepared)
+    experts = _experts.of_handle(prepared)
     size = experts._moe.workspace_bytes(x.shape[0]) if x.dim() == 2 else 0
     workspace = torch.empty(size, dtype=torch.uint8, device=x.device)
-    ops.run(experts, x, out, **inputs, workspace=(workspace.data_ptr(), size))
+    _experts.run(experts, x, out, **inputs, workspace=(workspace.data_ptr(), size))
 
 
 def _mxfp4_moe(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, prepared: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata, AttentionMetadataBuilder
 
-from .vllm_plugin import KV_DTYPES, PAGE, graphs_are_vllms
+from .vllm_fit import KV_DTYPES, PAGE, graphs_are_vllms
 
 
 @dataclasses.dataclass

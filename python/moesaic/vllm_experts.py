@@ -1,4 +1,4 @@
-"""gpt-oss's experts in vLLM by moesaic.ops: vllm_plugin.py registers the config. Classes are this module's own, so that vLLM can
+"""gpt-oss's experts in vLLM by moesaic.ops: vllm_vllm_fit.py registers the config. Classes are this module's own, so that vLLM can
 send its configuration to its processes."""
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEM
 from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config, GptOssMxfp4MoEMethod
 
 from . import _torch_ops  # noqa: F401  (defines torch.ops.moesaic)
-from . import ops
-from . import vllm_plugin as plugin
+from . import ops, vllm_fit
 from ._serving_engine import free
 
 
@@ -26,7 +25,7 @@ class MoesaicMoEMethod(GptOssMxfp4MoEMethod):
 
     def __init__(self, moe: Any, prepares: bool) -> None:
         FusedMoEMethodBase.__init__(self, moe)  # not the parent's, which chooses among vLLM's kernels
-        self.weight_dtype = plugin.QUANTIZATION
+        self.weight_dtype = vllm_fit.QUANTIZATION
         self.prepares = prepares
 
     def maybe_roundup_sizes(self, hidden_size: int, intermediate_size_per_partition: int, act_dtype: Any,
@@ -38,7 +37,7 @@ class MoesaicMoEMethod(GptOssMxfp4MoEMethod):
             return
         experts, first = layer.w13_weight.shape[0], 0
         if layer.expert_map is not None:
-            found = plugin.first_expert(layer.expert_map, experts)
+            found = vllm_fit.first_expert(layer.expert_map, experts)
             if found is None:
                 raise ValueError("moesaic: the experts of a rank do not stand together; use --expert-placement-strategy linear")
             first = found
@@ -47,7 +46,7 @@ class MoesaicMoEMethod(GptOssMxfp4MoEMethod):
             layer.w2_weight_scale.data, getattr(layer, "w2_bias", None), top_k=layer.top_k, first_expert=first,
             num_experts=layer.global_num_experts)
         free([layer.w13_weight, layer.w13_weight_scale, layer.w2_weight, layer.w2_weight_scale])
-        plugin.say_once(f"moesaic: gpt-oss's experts run on moesaic's kernels ({layer.moesaic_experts.plan(1)})", logging.INFO)
+        vllm_fit.say_once(f"moesaic: gpt-oss's experts run on moesaic's kernels ({layer.moesaic_experts.plan(1)})", logging.INFO)
 
     def get_fused_moe_quant_config(self, layer: Any) -> None:
         return None
@@ -65,8 +64,8 @@ class MoesaicMxfp4Config(GptOssMxfp4Config):
     def get_quant_method(self, layer: Any, prefix: str) -> Any:
         if not isinstance(layer, RoutedExperts):
             return super().get_quant_method(layer, prefix)
-        reason = plugin.unfit_device() or plugin.unfit_layer(layer)
+        reason = vllm_fit.unfit_device() or vllm_fit.unfit_layer(layer)
         if reason is None:
             return MoesaicMoEMethod(layer.moe_config, prepares=not self.whole_model)
-        plugin.refuse(reason)
+        vllm_fit.refuse(reason)
         return super().get_quant_method(layer, prefix)

@@ -1,4 +1,4 @@
-"""vLLM's gpt-oss with all layers by moesaic: vllm_plugin.py registers it.
+"""vLLM's gpt-oss with all layers by moesaic: vllm_vllm_fit.py registers it.
 
 vLLM builds its own modules and loads their weights, which are then repacked layer by layer and freed. A step is one call of
 moesaic's step operator, on vLLM's tokens, page tables, KV cache and stream.
@@ -19,8 +19,7 @@ from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBa
 from vllm.model_executor.models import gpt_oss
 
 from . import _engine
-from . import vllm_plugin as plugin
-from . import vllm_crash
+from . import vllm_crash, vllm_fit
 from ._serving_engine import free
 from .vllm_attention import MoesaicAttentionBackend, StepMetadata
 
@@ -63,18 +62,18 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
     """Has vLLM's own modules while weights are loaded. Where it does not fit, vLLM's own class is made instead."""
 
     def __new__(cls, *, vllm_config: Any, prefix: str = "") -> Any:
-        reason = plugin.unfit_model(vllm_config)
+        reason = vllm_fit.unfit_model(vllm_config)
         if reason is None:
             return super().__new__(cls)
-        plugin.refuse_model(reason)
+        vllm_fit.refuse_model(reason)
         return gpt_oss.GptOssForCausalLM(vllm_config=vllm_config, prefix=prefix)
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         nn.Module.__init__(self)
         self.vllm_config, self.config = vllm_config, vllm_config.model_config.hf_config
-        if not plugin.graphs_are_vllms():
+        if not vllm_fit.graphs_are_vllms():
             vllm_config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
-        vllm_config.quant_config.whole_model = True  # vllm_plugin.py's: experts are loaded as they are
+        vllm_config.quant_config.whole_model = True  # vllm_vllm_fit.py's: experts are loaded as they are
         self.model = _Layers(vllm_config=vllm_config, prefix=gpt_oss.maybe_prefix(prefix, "model"))
         self.lm_head = gpt_oss.ParallelLMHead(self.config.vocab_size, self.config.hidden_size,
                                               prefix=gpt_oss.maybe_prefix(prefix, "lm_head"))
@@ -100,14 +99,14 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
             self._step = _engine.prepare_step(
                 json.dumps(config), arguments, device=device.index, max_rows=min(rows, _MOST_ROWS),
                 max_sequences=scheduler.max_num_seqs, max_context=model.max_model_len,
-                fp8_cache=self.vllm_config.cache_config.cache_dtype in plugin.FP8, dense=plugin.dense_format(),
-                graphs=not (plugin.graphs_are_vllms() or model.enforce_eager), release=self._release)
+                fp8_cache=self.vllm_config.cache_config.cache_dtype in vllm_fit.FP8, dense=vllm_fit.dense_format(),
+                graphs=not (vllm_fit.graphs_are_vllms() or model.enforce_eager), release=self._release)
         self._hidden = torch.zeros(rows, self.config.hidden_size, dtype=torch.bfloat16, device=device)
         attention = [layer.attn.attn for layer in self.model.layers]
         self._attention, self._longest = attention, model.max_model_len
         self._full = next((a.layer_name for a in attention if a.sliding_window is None), attention[0].layer_name)
         self._sliding = next((a.layer_name for a in attention if a.sliding_window is not None), self._full)
-        plugin.say_once(f"moesaic: gpt-oss runs on moesaic's kernels, all layers of it ({self._step.bytes / 1e9:.1f} GB)", logging.INFO)
+        vllm_fit.say_once(f"moesaic: gpt-oss runs on moesaic's kernels, all layers of it ({self._step.bytes / 1e9:.1f} GB)", logging.INFO)
 
     def _tensors(self, layer: int) -> dict[str, torch.Tensor]:
         """A layer's tensors by Hugging Face's names; with -1 those outside all layers. Matrices stay on the GPU."""

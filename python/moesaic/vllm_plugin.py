@@ -13,126 +13,27 @@ the projections, too; MOESAIC_VLLM_GRAPHS=vllm lets vLLM capture the steps, whic
 from __future__ import annotations
 
 import importlib
-import logging
 import os
-from typing import Any
 
-from ._serving_engine import misfit, say, unfit_device
+from . import vllm_crash, vllm_fit
 
-_logger = logging.getLogger("vllm.moesaic")
-QUANTIZATION = "gpt_oss_mxfp4"
-# vLLM calls these methods, which vllm_experts.py overrides: [module, class, method, parameters] of 0.25.1.
-_INTERFACE = (
-    ("model_executor.layers.fused_moe.fused_moe_method_base", "FusedMoEMethodBase", "apply_monolithic",
-     ["self", "layer", "x", "router_logits", "input_ids"]),
-    ("model_executor.layers.fused_moe.fused_moe_method_base", "FusedMoEMethodBase", "maybe_roundup_sizes",
-     ["self", "hidden_size", "intermediate_size_per_partition", "act_dtype", "moe_parallel_config"]),
-    ("model_executor.layers.quantization.mxfp4", "GptOssMxfp4MoEMethod", "create_weights",
-     ["self", "layer", "num_experts", "hidden_size", "intermediate_size_per_partition", "params_dtype", "extra_weight_attrs"]),
-    ("model_executor.layers.quantization.mxfp4", "GptOssMxfp4MoEMethod", "process_weights_after_loading", ["self", "layer"]),
-    ("model_executor.layers.quantization.mxfp4", "GptOssMxfp4Config", "get_quant_method", ["self", "layer", "prefix"]),
-)
-# vllm_model.py and vllm_attention.py override, call and read these.
-_MODEL_INTERFACE = (
-    ("model_executor.models.gpt_oss", "OAIAttention", "_build_attention", ["self", "config", "cache_config", "quant_config", "prefix"]),
-    ("model_executor.models.gpt_oss", "GptOssForCausalLM", "__init__", ["self", "vllm_config", "prefix"]),
-    ("model_executor.models.gpt_oss", "GptOssForCausalLM", "forward",
-     ["self", "input_ids", "positions", "intermediate_tensors", "inputs_embeds"]),
-    ("v1.attention.backend", "AttentionMetadataBuilder", "build", ["self", "common_prefix_len", "common_attn_metadata", "fast_build"]),
-)
 _ARCHITECTURE = "GptOssForCausalLM"
-PAGE = 32  # tokens; vLLM's blocks of the KV cache have a multiple of it
-FP8 = ("fp8", "fp8_e4m3")
-KV_DTYPES = ("auto", "bfloat16", *FP8)
 
 
 def _asked() -> str:
     return os.environ.get("MOESAIC_VLLM", "")
 
 
-def graphs_are_vllms() -> bool:
-    """Whether vLLM captures the steps. moesaic's own graphs know how long the contexts are."""
-    return os.environ.get("MOESAIC_VLLM_GRAPHS") == "vllm"
-
-
-def dense_format() -> str:
-    """The format of projections and lm_head, as `--dense` names it."""
-    return os.environ.get("MOESAIC_VLLM_DENSE") or "keep"
-
-
-def _misfit(interface: tuple[tuple[str, str, str, list[str]], ...] = _INTERFACE) -> str | None:
-    return misfit("vllm", interface)
-
-
-def unfit_layer(layer: Any) -> str | None:
-    """Why this layer is not for the operator; None: it is. moe: vLLM's FusedMoEConfig."""
-    moe = layer.moe_config
-    parallel = moe.moe_parallel_config
-    checks = (
-        (getattr(moe, "is_lora_enabled", False), "LoRA is enabled"),
-        (parallel.tp_size > 1, f"tensor parallelism of {parallel.tp_size} cuts experts; use --enable-expert-parallel"),
-        (parallel.dp_size > 1 or parallel.pcp_size > 1, "data or context parallelism of the experts"),
-        (parallel.enable_eplb, "expert load balancing"),
-        (parallel.is_sequence_parallel, "sequence parallelism"),
-        (getattr(layer.activation, "value", layer.activation) != "swigluoai", f"activation {layer.activation}"),
-        (layer.apply_router_weight_on_input, "router weights on the input"),
-        (not layer.renormalize or layer.use_grouped_topk or layer.scoring_func != "softmax" or layer.custom_routing_function is not None
-         or layer.routed_scaling_factor != 1.0 or layer.e_score_correction_bias is not None, "routing is not the softmax of the top k"),
-    )
-    return next((reason for unfit, reason in checks if unfit), None)
-
-
-def unfit_model(config: Any) -> str | None:
-    """Why moesaic's model is not for this configuration of vLLM's; None: it is."""
-    parallel, model, cache = config.parallel_config, config.model_config, config.cache_config
-    draft = getattr(config.speculative_config, "method", None)
-    checks = (
-        (parallel.world_size > 1 or parallel.data_parallel_size > 1, "several GPUs"),
-        (getattr(parallel, "enable_dbo", False), "dual batch overlap"),
-        (config.lora_config is not None, "LoRA is enabled"),
-        (draft not in (None, "ngram", "suffix"), f"drafts by {draft}"),
-        (str(model.dtype) != "torch.bfloat16", f"activations are {model.dtype}"),
-        (not getattr(config.quant_config, "is_moesaics", False), "the checkpoint's experts are not gpt-oss's MXFP4"),
-        (cache.cache_dtype not in KV_DTYPES, f"a KV cache of {cache.cache_dtype}"),
-        (cache.block_size is not None and cache.user_specified_block_size and cache.block_size % PAGE != 0,
-         f"KV cache blocks of {cache.block_size} tokens, not a multiple of {PAGE}"),
-        (getattr(model, "enable_sleep_mode", False), "sleep mode"),
-        (getattr(model, "enable_prompt_embeds", False), "prompts as embeddings"),
-        (model.runner_type != "generate", f"the model is for {model.runner_type}"),
-    )
-    return unfit_device() or next((reason for unfit, reason in checks if unfit), None)
-
-
-def first_expert(expert_map: Any, experts: int) -> int | None:
-    """Of a rank's experts, which stand together: the global id of the first. None: they do not."""
-    local = [int(place) for place in expert_map.tolist()]
-    here = [expert for expert, place in enumerate(local) if place >= 0]
-    in_order = here == list(range(here[0], here[0] + experts)) if here else False
-    return here[0] if in_order and [local[expert] for expert in here] == list(range(experts)) else None
-
-
-def say_once(line: str, level: int) -> None:
-    say(_logger, line, level)
-
-
-def refuse(reason: str) -> None:
-    say_once(f"moesaic: vLLM's own kernels run gpt-oss's experts: {reason}", logging.WARNING)
-
-
-def refuse_model(reason: str) -> None:
-    say_once(f"moesaic: only gpt-oss's experts run on moesaic's kernels, the other layers on vLLM's: {reason}", logging.WARNING)
-
-
 def _register_model() -> None:
     from vllm.model_executor.models.registry import ModelRegistry
 
-    reason = _misfit(_MODEL_INTERFACE)
+    reason = vllm_fit.misfit_of_model()
     if reason is not None:
-        return refuse_model(reason)
+        return vllm_fit.refuse_model(reason)
     try:
         importlib.import_module("moesaic.vllm_model")  # vLLM does it later, where a failure would end it
     except Exception as error:
-        return refuse_model(f"{type(error).__name__}: {error}".splitlines()[0])
+        return vllm_fit.refuse_model(f"{type(error).__name__}: {error}".splitlines()[0])
     ModelRegistry.register_model(_ARCHITECTURE, "moesaic.vllm_model:MoesaicGptOss")
 
 
@@ -149,26 +50,23 @@ def register() -> None:
     """vLLM calls this in each of its processes, perhaps more than once."""
     if _asked() not in ("1", "experts"):
         if _asked() not in ("", "0"):
-            refuse(f"MOESAIC_VLLM is {_asked()!r:.40}, not 1 or experts")
+            vllm_fit.refuse(f"MOESAIC_VLLM is {_asked()!r:.40}, not 1 or experts")
         return
     try:
-        from . import vllm_crash
-
         crashed = vllm_crash.earlier()
         if crashed is not None:
-            return refuse(crashed)
+            return vllm_fit.refuse(crashed)
         import vllm
 
-        reason = _misfit()
+        reason = vllm_fit.misfit()
         if reason is not None:
-            return refuse(f"vLLM {vllm.__version__} has another interface than 0.25.1: {reason}")
+            return vllm_fit.refuse(f"vLLM {vllm.__version__} has another interface than 0.25.1: {reason}")
         from vllm.model_executor.layers.quantization import register_quantization_config
 
         vllm_crash.watch()
-
-        register_quantization_config(QUANTIZATION)(importlib.import_module("moesaic.vllm_experts").MoesaicMxfp4Config)
+        register_quantization_config(vllm_fit.QUANTIZATION)(importlib.import_module("moesaic.vllm_experts").MoesaicMxfp4Config)
         _separate_cache()
         if _asked() == "1":
             _register_model()
     except Exception as error:  # whatever it is, vLLM goes on
-        refuse(f"{type(error).__name__}: {error}".splitlines()[0])
+        vllm_fit.refuse(f"{type(error).__name__}: {error}".splitlines()[0])

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import moesaic
-from moesaic import InvalidRequest, MoesaicError, ops
+from moesaic import InvalidRequest, MoesaicError, _experts, ops
 
 
 def message(call, *arguments, error=InvalidRequest, **options):
@@ -72,10 +72,10 @@ def prepared_for(hidden=64):
 
 def test_handles_live_as_long_as_what_they_name():
     prepared = prepared_for()
-    assert ops._of_handle(prepared.handle) is prepared
+    assert _experts.of_handle(prepared.handle) is prepared
     handle = prepared.handle
     del prepared
-    assert "is gone" in message(ops._of_handle, handle)
+    assert "is gone" in message(_experts.of_handle, handle)
 
 
 def test_torch_tensors_are_checked():

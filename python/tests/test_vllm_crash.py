@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import moesaic
-from moesaic import _serving_engine, vllm_crash, vllm_plugin
+from moesaic import _serving_engine, vllm_crash, vllm_fit, vllm_plugin
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_an_error_of_a_step_is_noted_and_goes_on(note, caplog):
 def test_the_next_start_is_vllms_own(note, monkeypatch, caplog):
     note.write_text(f"moesaic {moesaic.__version__}\nSIGSEGV\n")
     monkeypatch.setenv("MOESAIC_VLLM", "1")
-    monkeypatch.setattr(vllm_plugin, "_misfit", lambda *_: pytest.fail("it must not go on"))
+    monkeypatch.setattr(vllm_fit, "misfit", lambda *_: pytest.fail("it must not go on"))
     vllm_plugin.register()
     [record] = caplog.records
     assert record.levelno == logging.WARNING and record.getMessage() == (

@@ -11,8 +11,8 @@ import contextlib, json, os, sys, tempfile
 import torch, vllm.platforms
 from vllm.platforms.cpu import CpuPlatform
 vllm.platforms._current_platform = CpuPlatform()
-from moesaic import _engine, vllm_plugin
-vllm_plugin.unfit_device = lambda: None
+from moesaic import _engine, vllm_fit, vllm_plugin
+vllm_fit.unfit_device = lambda: None
 vllm_plugin.register()
 from vllm.config import set_current_vllm_config
 from vllm.distributed.parallel_state import init_distributed_environment, initialize_model_parallel

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from moesaic import _serving_engine, vllm_plugin
+from moesaic import _serving_engine, vllm_fit, vllm_plugin
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def test_the_wheel_names_it():
 
 def test_it_does_nothing_unasked(monkeypatch, caplog):
     monkeypatch.delenv("MOESAIC_VLLM", raising=False)
-    monkeypatch.setattr(vllm_plugin, "_misfit", lambda: 1 / 0)
+    monkeypatch.setattr(vllm_fit, "misfit", lambda: 1 / 0)
     vllm_plugin.register()
     assert not caplog.records and os.environ["VLLM_CACHE_ROOT"] == "/tmp/cache/vllm"
 
@@ -71,7 +71,7 @@ def layer(**changes):
     ({"activation": "silu"}, "activation silu"), ({"apply_router_weight_on_input": True}, "router weights"),
     ({"renormalize": False}, "routing"), ({"scoring_func": "sigmoid"}, "routing"), ({"routed_scaling_factor": 2.0}, "routing")])
 def test_layers_that_do_not_fit_are_named(changes, reason):
-    found = vllm_plugin.unfit_layer(layer(**changes))
+    found = vllm_fit.unfit_layer(layer(**changes))
     assert found is None if reason is None else reason in found
 
 
@@ -102,8 +102,8 @@ def drafts(method):
     ({"cache.block_size": 48, "cache.user_specified_block_size": True}, "48 tokens"), ({"model.enable_prompt_embeds": True}, "embeddings"),
     ({"model.runner_type": "pooling"}, "pooling")])
 def test_configurations_that_do_not_fit_are_named(monkeypatch, changes, reason):
-    monkeypatch.setattr(vllm_plugin, "unfit_device", lambda: None)
-    found = vllm_plugin.unfit_model(configuration(**changes))
+    monkeypatch.setattr(vllm_fit, "unfit_device", lambda: None)
+    found = vllm_fit.unfit_model(configuration(**changes))
     assert found is None if reason is None else reason in found
 
 
@@ -115,7 +115,7 @@ class Map(list):
 @pytest.mark.parametrize("places, experts, first", [
     ([0, 1, 2, 3], 4, 0), ([-1, -1, 0, 1], 2, 2), ([0, -1, 1, -1], 2, None), ([1, 0, -1, -1], 2, None), ([-1, -1], 2, None)])
 def test_a_ranks_experts_must_stand_together(places, experts, first):
-    assert vllm_plugin.first_expert(Map(places), experts) == first
+    assert vllm_fit.first_expert(Map(places), experts) == first
 
 
 def test_compiled_graphs_are_kept_apart_once(monkeypatch):
@@ -144,7 +144,7 @@ def registered(quantization, monkeypatch):
 
 
 def test_this_vllms_interface_fits(quantization):
-    assert vllm_plugin._misfit() is None
+    assert vllm_fit.misfit() is None
 
 
 def test_it_registers_a_config_by_vllms_interface(quantization, monkeypatch, caplog):
@@ -208,7 +208,7 @@ def test_the_method_prepares_and_runs(quantization, monkeypatch, experts):
     from moesaic import ops
 
     config = registered(quantization, monkeypatch)
-    monkeypatch.setattr(vllm_plugin, "unfit_device", lambda: None)
+    monkeypatch.setattr(vllm_fit, "unfit_device", lambda: None)
     method = config().get_quant_method(experts, "model.layers.0.mlp.experts")
     assert type(method).__name__ == "MoesaicMoEMethod" and method.is_monolithic and method.weight_dtype == "gpt_oss_mxfp4"
     assert method.maybe_roundup_sizes(64, 32, torch.bfloat16, None) == (64, 32)
@@ -252,8 +252,8 @@ LAYER = """
 import torch, vllm.platforms
 from vllm.platforms.cpu import CpuPlatform
 vllm.platforms._current_platform = CpuPlatform()
-from moesaic import ops, vllm_plugin
-vllm_plugin.unfit_device = lambda: None
+from moesaic import ops, vllm_fit, vllm_plugin
+vllm_fit.unfit_device = lambda: None
 vllm_plugin.register()
 from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment

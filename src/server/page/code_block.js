@@ -2,7 +2,7 @@
 import {copyButton} from "./clipboard.js";
 import {make} from "./dom.js";
 import * as libraries from "./library/libraries.js";
-import {spans} from "./markdown.js";
+import {spans} from "./safe_html.js";
 
 const LONGEST = 60000;        // characters that are coloured; more would hold the page up
 const LONGEST_GROWING = 8000; // while more is coming

@@ -4,24 +4,17 @@ import {make} from "./dom.js";
 import {decorateCode} from "./code_block.js";
 import * as libraries from "./library/libraries.js";
 import {decorateMathematics, mathematicsExtensions} from "./mathematics.js";
+import {LINK, loadPurify, purified} from "./safe_html.js";
 
-const LINK = /^(https?:|mailto:)/i;
 // What models write in the middle of Markdown, `<br>` in tables above all. Everything else in <> is shown as it is.
 const PLAIN_TAG = /^<\/?(br|sub|sup|kbd|mark|u|s|small|b|i|em|strong|del|ins|q|hr)\s*\/?>$/i;
 const TAB = "\uE009";     // a tab of a code block, which marked would turn into spaces
 const FENCE = /^\s*(?:>\s?|[-*+]\s|\d+[.)]\s)*\s*(`{3,}|~{3,})/;
 
-const ALLOWED = {
-  ALLOWED_TAGS: ["p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "input", "blockquote", "pre", "code", "table",
-    "thead", "tbody", "tr", "th", "td", "del", "ins", "em", "strong", "b", "i", "u", "s", "a", "sub", "sup", "kbd", "mark", "small", "q", "span"],
-  ALLOWED_ATTR: ["href", "title", "class", "start", "align", "type", "checked", "disabled"],
-  ALLOWED_URI_REGEXP: LINK, ADD_URI_SAFE_ATTR: ["align", "start", "type", "checked", "disabled"], ALLOW_DATA_ATTR: false, ALLOW_ARIA_ATTR: false, RETURN_DOM_FRAGMENT: true,
-};
-
 const ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"};
 export const escapeHtml = text => text.replace(/[&<>"']/g, c => ENTITIES[c]);
 
-let marked = null, purify = null;
+let marked = null;
 
 function link(href, title, text) {
   if (!LINK.test(href ?? "")) return text;
@@ -57,11 +50,10 @@ export async function loadMarkdown() {
   if (!libraries.markdown) return;
   try {
     // Either is a script for all surroundings, which in a page defines a global.
-    await Promise.all([import("./library/marked.js"), import("./library/purify.js")]);
+    await Promise.all([import("./library/marked.js"), loadPurify()]);
   } catch {
     return;
   }
-  purify = self.DOMPurify;
   marked = self.marked.marked;
   marked.use({gfm: true, breaks: false, headerIds: false, mangle: false, smartypants: false, renderer, tokenizer: {fences}, extensions: mathematicsExtensions});
 }
@@ -126,8 +118,5 @@ function finish(fragment, headings, whole) {
 // Elements for some blocks. headings: an object that lives as long as the answer. whole: nothing will follow.
 export function render(tokens, headings, whole) {
   const html = restored(marked.parser(tokens));
-  return finish(purify.sanitize(html, ALLOWED), headings, whole);
+  return finish(purified(html), headings, whole);
 }
-
-// HTML that only has <span class>, as the highlighter makes it.
-export const spans = html => purify.sanitize(html, {ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true});

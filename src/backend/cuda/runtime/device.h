@@ -1,5 +1,5 @@
-// CUDA errors as values, memory with an owner, and what a kernel may be told before it is launched
-// (launch.h).
+// Memory with an owner, and what a kernel may be told before it is launched. With it come errors (check.h)
+// and launches (launch.h).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,14 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/runtime/check.h"
+#include "backend/cuda/runtime/launch.h"
 #include "backend/cuda/runtime/per_device.h"
 #include "backend/cuda/runtime/step_wait.h"
 #include "moesaic/status.h"
 
 namespace moesaic::cuda {
-
-// what: the op or the thing, "load", "layer 3 experts".
-Status check(cudaError_t code, const std::string& what);
 
 // Device memory.
 class DeviceBuffer {
@@ -103,9 +102,6 @@ class PinnedBuffer {
   size_t bytes_ = 0;
 };
 
-// Tells the LaunchLog (launch_log.h) of the op that is running, if any.
-void note_launch(const void* kernel, dim3 grid, dim3 block, size_t shared);
-
 struct KernelAttributes {
   size_t max_shared = 0;  // bytes of dynamic shared memory; more than 48 KB must be asked for
   // Asks for the largest shared memory carveout, for kernels that run beside others: a multiprocessor with a
@@ -121,5 +117,3 @@ Status set_attributes(void (*kernel)(Params...), const KernelAttributes& attribu
 }
 
 }  // namespace moesaic::cuda
-
-#include "backend/cuda/runtime/launch.h"

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "backend/cuda/runtime/device.h"
+#include "backend/cuda/runtime/check.h"
 #include "backend/cuda/runtime/features.h"
 
 namespace moesaic::cuda {

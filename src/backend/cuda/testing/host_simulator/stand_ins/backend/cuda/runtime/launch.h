@@ -5,7 +5,7 @@
 #include <functional>
 #include <span>
 
-#include "backend/cuda/runtime/device.h"
+#include "backend/cuda/runtime/check.h"
 #include "backend/cuda/testing/host_simulator/thread_block.h"
 
 namespace moesaic::cuda {

@@ -3,10 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <numeric>
 #include <random>
 #include <set>
 #include <string>
+
+#include "backend/host_kv_copier.h"
+#include "backend/idle_backend.h"
 
 namespace moesaic {
 namespace {
@@ -313,6 +317,192 @@ TEST(KvPages, AWatcherHearsOfEachBlock) {
   heard.clear();
   pages.forget();
   EXPECT_EQ(heard, std::vector{kCleared});
+}
+
+// ---- with a store ----
+
+// Each page of its cache, of one full and one sliding layer, holds a number.
+class NumberedPages : public IdleBackend {
+ public:
+  std::string kv_page_format() const override { return "a number"; }
+  size_t kv_page_bytes() const override { return sizeof(int32_t); }
+  std::unique_ptr<KvCopier> kv_copier() override { return std::make_unique<HostKvCopier>(*this); }
+  Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override {
+    const std::lock_guard lock(mutex_);
+    std::ranges::copy(std::as_bytes(std::span(&numbers_[{layer, page}], 1)), bytes.begin());
+    return {};
+  }
+  Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override {
+    const std::lock_guard lock(mutex_);
+    std::ranges::copy(bytes, std::as_writable_bytes(std::span(&numbers_[{layer, page}], 1)).begin());
+    return {};
+  }
+  int32_t number(int layer, int32_t page) {
+    const std::lock_guard lock(mutex_);
+    return numbers_[{layer, page}];
+  }
+  void set_number(int layer, int32_t page, int32_t value) {
+    const std::lock_guard lock(mutex_);
+    numbers_[{layer, page}] = value;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<int, int32_t>, int32_t> numbers_;
+};
+
+// Twelve full pages and ten of the window. Block i of a text holds 10 + i in its full page, 50 + i in that of
+// the window.
+class StoredPages : public testing::Test {
+ protected:
+  StoredPages() {
+    auto tiers = KvTiers::open({.host_bytes = 1 << 20});
+    ModelConfig config;
+    config.layers = 2, config.sliding = {false, true};
+    const KvLayout layout{.page_tokens = kBlockTokens, .full_pages = 12, .window_pages = 10};
+    auto store = KvStore::open(std::move(tiers).value(), backend_, config, layout, 1);
+    EXPECT_TRUE(store.ok()) << store.status().message();
+    store_ = std::move(store).value();
+    pages_.keep(store_.get());
+  }
+  // Computes the text of 18 tokens; what it leaves is in the store.
+  void compute() {
+    PageTable table;
+    ASSERT_TRUE(pages_.reserve(table, 0, kText));
+    for (int i = 0; i < kBlocks; ++i) {
+      backend_.set_number(0, table.full[i], 10 + i);
+      backend_.set_number(1, table.window[i], 50 + i);
+    }
+    pages_.cache_blocks(table, text_);
+    table.forks.push_back(kText);
+    pages_.offer(table, kText);
+    pages_.release(table);
+    store_->settle();
+  }
+  void evict() {
+    PageTable other;
+    ASSERT_TRUE(pages_.reserve(other, 0, 10 * kBlockTokens) && pages_.extend(other, 12 * kBlockTokens, 0));
+    pages_.release(other);
+    ASSERT_EQ(adopted(pages_, text_), 0);
+  }
+  // What is to be fetched, as its numbers: the page of block i is 10 + i or 50 + i. Empties the places.
+  std::set<int> numbers(const PageTable& table, const std::vector<KvPlace>& places) {
+    std::set<int> found;
+    for (const KvPlace& place : places) {
+      const bool full = place.part.id.kind == KvKind::kFull;
+      const auto& list = full ? table.full : table.window;
+      const auto block = std::ranges::find(list, place.page) - list.begin();
+      EXPECT_LT(block, std::ssize(list));
+      EXPECT_TRUE(found.insert(static_cast<int>(block) + (full ? 10 : 50)).second);
+      backend_.set_number(full ? 0 : 1, place.page, -1);
+    }
+    return found;
+  }
+  void fetch(PageTable& table, std::vector<KvPlace> places) {
+    auto fetch = std::make_shared<KvFetch>(std::move(places));
+    store_->begin(fetch);
+    while (store_->state(*fetch, 0) == KvFetch::State::kBegun) store_->wait();
+    ASSERT_EQ(store_->state(*fetch, 0), KvFetch::State::kArrived);
+    EXPECT_EQ(pages_.fetched(table, text_), kBlocks * kBlockTokens);
+    pages_.check(std::vector<const PageTable*>{&table});
+    for (int i = 0; i < kBlocks; ++i) {
+      EXPECT_EQ(backend_.number(0, table.full[i]), 10 + i);
+      if (i >= pages_.reach(kBlocks * kBlockTokens)) {
+        EXPECT_EQ(backend_.number(1, table.window[i]), 50 + i);
+      }
+    }
+  }
+
+  static constexpr int kText = 18, kBlocks = 4;
+  const std::vector<int32_t> text_ = count_up(kText);
+  NumberedPages backend_;
+  KvPages pages_ = small_pages(12, 10);
+  std::unique_ptr<KvStore> store_;
+};
+
+TEST_F(StoredPages, AllComesBack) {
+  compute();
+  PageTable table;
+  EXPECT_TRUE(pages_.adopt_stored(table, text_, 0).empty());  // the cache has as much
+  EXPECT_TRUE(table.full.empty() && table.window.empty() && table.forks.empty());
+  evict();
+  EXPECT_TRUE(pages_.adopt_stored(table, text_, 8).empty());  // five pages and eight spare ones
+  EXPECT_TRUE(table.full.empty());
+  std::vector<KvPlace> places = pages_.adopt_stored(table, text_, 7);
+  EXPECT_EQ(numbers(table, places), (std::set{10, 11, 12, 13, 51, 52, 53}));
+  EXPECT_EQ(table.full.size(), 5u);  // room for the last tokens, too
+  EXPECT_EQ(table.window.size(), 4u);
+  EXPECT_EQ(table.window[0], -1);
+  EXPECT_EQ(table.cached_blocks, 0);
+  EXPECT_EQ(table.forks, std::vector{16});
+  fetch(table, std::move(places));
+  EXPECT_EQ(table.cached_blocks, kBlocks);
+  pages_.release(table);
+  EXPECT_EQ(adopted(pages_, text_), 16);
+}
+
+TEST_F(StoredPages, WhatTheCacheHasIsNotFetched) {
+  compute();
+  evict();
+  PageTable held;
+  const std::vector<int32_t> begins(text_.begin(), text_.begin() + 9);
+  ASSERT_TRUE(pages_.reserve(held, 0, 9));
+  for (int i = 0; i < 2; ++i) {
+    backend_.set_number(0, held.full[i], 10 + i);
+    backend_.set_number(1, held.window[i], 50 + i);
+  }
+  pages_.cache_blocks(held, begins);
+  PageTable table;
+  std::vector<KvPlace> places = pages_.adopt_stored(table, text_, 0);
+  EXPECT_EQ(numbers(table, places), (std::set{12, 13, 52, 53}));
+  EXPECT_EQ(table.full[0], held.full[0]);
+  EXPECT_EQ(table.full[1], held.full[1]);
+  EXPECT_EQ(table.window[1], held.window[1]);
+  EXPECT_EQ(table.cached_blocks, 2);
+  pages_.check(std::vector<const PageTable*>{&held, &table});
+  pages_.release(held);
+  fetch(table, std::move(places));
+  pages_.release(table);
+  EXPECT_EQ(adopted(pages_, text_), 16);
+}
+
+// The sliding layers' pages of a cached block have gone: they alone come back, and the block has them again.
+TEST_F(StoredPages, AWindowAloneComesBack) {
+  compute();
+  PageTable other;  // takes all window pages
+  for (int n = 1; n <= 8; ++n) ASSERT_TRUE(pages_.reserve(other, 0, n * kBlockTokens) || n > 7) << n;
+  while (pages_.window_use().cached > 0) {
+    PageTable more;
+    ASSERT_TRUE(pages_.reserve(more, 0, kBlockTokens));
+    other.full.insert(other.full.end(), more.full.begin(), more.full.end());
+    other.window.insert(other.window.end(), more.window.begin(), more.window.end());
+  }
+  pages_.release(other);
+  ASSERT_EQ(adopted(pages_, text_), 0);
+  PageTable table;
+  std::vector<KvPlace> places = pages_.adopt_stored(table, text_, 0);
+  EXPECT_TRUE(numbers(table, places).contains(51));
+  EXPECT_TRUE(numbers(table, places).contains(53));
+  fetch(table, std::move(places));
+  pages_.release(table);
+  EXPECT_EQ(adopted(pages_, text_), 16);
+}
+
+// Blocks of another salt are not its own, and the last token of a text is left to compute.
+TEST_F(StoredPages, OnlyWhatIsTheSameIsFound) {
+  compute();
+  evict();
+  PageTable salted{.salt = "other"};
+  EXPECT_TRUE(pages_.adopt_stored(salted, text_, 0).empty());
+  std::vector<int32_t> departs = text_;
+  departs[9] = 99;
+  PageTable table;
+  EXPECT_EQ(numbers(table, pages_.adopt_stored(table, departs, 0)), (std::set{10, 11, 50, 51}));
+  pages_.release(table);
+  const std::vector<int32_t> exact(text_.begin(), text_.begin() + 16);
+  EXPECT_EQ(numbers(table, pages_.adopt_stored(table, exact, 0)), (std::set{10, 11, 12, 50, 51, 52}));
+  pages_.release(table);
+  pages_.check({});
 }
 
 }  // namespace

@@ -146,6 +146,16 @@ class Pull(PullCase):
         self.assertTrue({0, PART, 2 * PART, 3 * PART} < set(starts))    # which request is cut depends on their order
         self.assertTrue(any(start % PART >= 70000 for start in starts))    # what had come is not asked for again
 
+    def test_a_connection_that_breaks_often_goes_on(self):
+        """Failures are counted anew after a mebibyte; a redirect's own entity tag says nothing of the file."""
+        data = noise(PART)
+        repository = self.hub.add(NAME, {"config.json": b"{}", "model.safetensors": data})
+        location = f"{self.hub.cdn_url}/x?path={NAME}/model.safetensors"
+        self.hub.raw[f"/{NAME}/resolve/{repository.commit}/model.safetensors"] = (302, {"Location": location, "ETag": '"' + "b" * 64 + '"'}, b"")
+        self.hub.cuts = [(1 << 20) + 1000] * 10
+        self.check(self.pull(), {"config.json": b"{}", "model.safetensors": data})
+        self.assertEqual(self.hub.cuts, [])
+
     def test_an_address_that_expires_is_asked_for_again(self):
         data = noise(2 * PART)
         self.hub.add(NAME, {"config.json": b"{}", "model.safetensors": data})

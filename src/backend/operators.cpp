@@ -3,7 +3,7 @@
 #include "backend/reference/layer_operators.h"
 #include "base/error.h"
 #if MOESAIC_CUDA
-#include "backend/cuda/layer_operators.h"
+#include "backend/cuda/operators/layer_operators.h"
 #else
 #include "backend/backend.h"
 #endif

@@ -75,8 +75,8 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   bool ops_again() override;
   Status end_step() override;
 
-  // A step on a caller's stream, cache and inputs (step_operator.cpp). The inputs stand in packed_inputs() as
-  // layout_of(shape) has them.
+  // A step on a caller's stream, cache and inputs (cuda_packed_step.cpp). The inputs stand in packed_inputs()
+  // as layout_of(shape) has them.
   Status room_for_inputs(size_t count) { return step_io_.grow(count); }
   int32_t* packed_inputs() { return step_io_.inputs(); }
   void set_cache(int layer, void* k, void* v) {

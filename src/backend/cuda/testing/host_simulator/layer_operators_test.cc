@@ -1,6 +1,6 @@
 // prepare_dense() of backend/layer_operators.h, whole and on the host: its own code and kernels for every
 // device, against the reference backend's.
-#include "backend/cuda/layer_operators.h"
+#include "backend/cuda/operators/layer_operators.h"
 
 #include <gtest/gtest.h>
 

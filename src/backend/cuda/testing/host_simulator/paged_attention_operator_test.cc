@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "backend/cuda/layer_operators.h"
+#include "backend/cuda/operators/layer_operators.h"
 #include "backend/cuda/testing/host_simulator/layer_memory.h"
 #include "backend/reference/layer_operators.h"
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <unordered_map>
 
+#include "backend/cuda/operators/row_type.h"
 #include "backend/cuda/ops/expert_weights.h"
 #include "backend/cuda/ops/experts.h"
 #include "backend/cuda/ops/workspaces.h"
-#include "backend/cuda/row_type.h"
 #include "backend/moe_operator.h"
 
 namespace moesaic::cuda {

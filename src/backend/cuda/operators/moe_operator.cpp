@@ -4,7 +4,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/layout/model.h"
-#include "backend/cuda/moe_operator_impl.h"
+#include "backend/cuda/operators/moe_operator_impl.h"
 #include "backend/cuda/ops/select.h"
 #include "backend/cuda/runtime/device_guard.h"
 #include "base/error.h"
@@ -206,7 +206,7 @@ Status CudaMoeOperator::warm_up(cudaStream_t stream) const {
       if (config.kernel != MoeKernel::kDecode) break;
     }
   }
-  // Of more rows than these, or of ranges.
+  // Calls of more rows than these, or of ranges.
   Workspace w;
   deal(memory.as<void>(), kRows, w);
   RETURN_IF_ERROR(top_k({.logits = logits.as<float>(),

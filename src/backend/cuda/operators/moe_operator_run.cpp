@@ -1,9 +1,9 @@
-// What runs in a call, and the memory for it.
+// The kernels of a call, and the memory for it.
 #include <algorithm>
 
 #include "backend/apart.h"
 #include "backend/cuda/layout/model.h"
-#include "backend/cuda/moe_operator_impl.h"
+#include "backend/cuda/operators/moe_operator_impl.h"
 #include "backend/cuda/runtime/device_guard.h"
 #include "base/error.h"
 

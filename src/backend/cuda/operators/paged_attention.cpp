@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/layer_operators.h"
+#include "backend/cuda/operators/layer_operators.h"
 #include "backend/cuda/ops/experts.h"
 #include "backend/cuda/ops/workspaces.h"
 #include "backend/cuda/runtime/device_guard.h"

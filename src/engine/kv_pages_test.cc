@@ -365,8 +365,8 @@ class StoredPages : public testing::Test {
     store_ = std::move(store).value();
     pages_.keep(store_.get());
   }
-  // Computes the text of 18 tokens; what it leaves is in the store.
-  void compute() {
+  // Computes the text of 18 tokens; what it leaves is in the store. slides: the windows at its end alone.
+  void compute(bool slides = false) {
     PageTable table;
     ASSERT_TRUE(pages_.reserve(table, 0, kText));
     for (int i = 0; i < kBlocks; ++i) {
@@ -376,6 +376,7 @@ class StoredPages : public testing::Test {
     pages_.cache_blocks(table, text_);
     table.forks.push_back(kText);
     pages_.offer(table, kText);
+    if (slides) pages_.slide(table, kText);
     pages_.release(table);
     store_->settle();
   }
@@ -503,6 +504,18 @@ TEST_F(StoredPages, OnlyWhatIsTheSameIsFound) {
   EXPECT_EQ(numbers(table, pages_.adopt_stored(table, exact, 0)), (std::set{10, 11, 12, 50, 51, 52}));
   pages_.release(table);
   pages_.check({});
+}
+
+// A text that departs before them has no window there, so nothing of the blocks is of use.
+TEST_F(StoredPages, WithoutItsWindowABlockIsNotFetched) {
+  compute(true);
+  evict();
+  std::vector<int32_t> departs = text_;
+  departs[13] = 99;
+  PageTable table;
+  EXPECT_TRUE(pages_.adopt_stored(table, departs, 0).empty());
+  EXPECT_EQ(numbers(table, pages_.adopt_stored(table, text_, 0)), (std::set{10, 11, 12, 13, 51, 52, 53}));
+  pages_.release(table);
 }
 
 }  // namespace

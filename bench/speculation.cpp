@@ -1,4 +1,4 @@
-// What drafts bring, and that they change nothing, through the public API:
+// Measures drafts through the public API, and checks that they change nothing:
 //   speculation MODEL DEVICE THREADS TOKENS BATCH PROMPTS ROUNDS DRAFTER[=K]...
 // For each kind of text PROMPTS requests generate exactly TOKENS tokens, BATCH at a time, without drafts and
 // with each drafter's (K: tokens of every draft; else as many as pay). Rounds take turns, and each begins

@@ -14,7 +14,7 @@ struct DeviceInfo {
   std::string name;           // as OpenOptions::device takes it: cpu, cuda:0 or reference
   std::string backend;        // cpu, cuda or reference
   std::string description;    // the chip: "NVIDIA H200", "AMD EPYC 9575F"; empty: unknown
-  std::string architecture;   // of the code that runs: sm_90; cpu: amx, avx512, ...
+  std::string architecture;   // the code that runs is for it: sm_90; cpu: amx, avx512, ...
   int64_t memory_total = -1;  // bytes; -1: unknown
   int64_t memory_free = -1;   // bytes; of a cuda device only once a model is opened on it
   bool usable = true;
@@ -26,7 +26,7 @@ struct DeviceInfo {
 // call.
 std::vector<DeviceInfo> list_devices();
 
-std::string_view version();  // of the linked library, such as "0.1.0"
+std::string_view version();  // the linked library's, such as "0.1.0"
 int version_number();        // as MOESAIC_VERSION_NUMBER
 
 }  // namespace moesaic

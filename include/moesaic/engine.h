@@ -36,7 +36,7 @@ inline constexpr int kAutoRanks = 0, kRankPerNode = -1;
 
 struct OpenOptions {
   std::string device = "auto";  // auto, cpu, cuda[:i], cuda:i,j (a rank each) or reference
-  int threads = 0;  // of the cpu device; 0: one per physical core, within affinity and cgroup quota
+  int threads = 0;  // the cpu device's; 0: one per physical core, within affinity and cgroup quota
   // auto: on a machine with several NUMA nodes each of these threads stays on the CPUs of one; off: no.
   std::string cpu_pin = "auto";
   // Tokens that one request may reach; 0: what the model has, less where kv_tokens or the memory is less
@@ -120,7 +120,7 @@ struct ModelInfo {
   DeviceInfo device;           // memory_free as of now
   std::string device_reason;   // "asked for", "the first usable", or why no GPU is used
   std::string ranks;           // how many, and why, where tp is no number; else empty
-  int64_t stored_bytes = 0;    // of the weights, as the model's files have them
+  int64_t stored_bytes = 0;    // bytes of weights in the model's files
   MemoryUse memory;            // on the device
   int context = 0;             // tokens
   std::string context_reason;  // "asked for", "the model's maximum", "the KV cache's size" or "memory"
@@ -128,7 +128,7 @@ struct ModelInfo {
   std::string batch_reason;  // "asked for", "as many as pay on this device" or "memory"
   int max_rows = 0;          // tokens of a step, at most
   int mixed_rows = 0;        // tokens of a step in which requests decode, at most; 0: max_rows
-  int64_t kv_tokens = 0;     // that the KV cache holds
+  int64_t kv_tokens = 0;     // tokens that the KV cache holds
   // "asked for", "a context for each of max_batch", "half of the free memory", "90% of the free memory", or
   // "one context" if that is more
   std::string kv_reason;
@@ -143,21 +143,21 @@ struct Outcome {
   FinishReason finish = FinishReason::kNone;
   Status error = {};                            // not ok with FinishReason::kError
   int prompt_tokens = 0, generated_tokens = 0;  // the token that ended the text included
-  int cached_tokens = 0;                        // of the prompt's, those that had been computed before
-  int cache_write_tokens = 0;  // of the prompt's, those that were computed and then kept for later prompts
+  int cached_tokens = 0;                        // prompt tokens that had been computed before
+  int cache_write_tokens = 0;  // prompt tokens that were computed and then kept for later prompts
   int recoveries = 0;          // chat: how often the answer left its format and was read as the nearest thing
   // Chat: the answer's messages, for Conversation::messages of the next turn. Of an answer that was cut off,
   // the last one is what there is of it, and an unfinished call is left out.
   std::vector<Message> messages = {};
   SpeculationStats speculation = {};
-  std::string stop_string = {};  // of SamplingParams::stop_strings, the one that ended it; empty: none did
+  std::string stop_string = {};  // the one of SamplingParams::stop_strings that ended it; empty: none did
 };
 
 // The part of a prompt that is read.
 struct PromptProgress {
-  int tokens = 0;  // of the prompt
-  int cached = 0;  // of these, those that had been computed before it began
-  int read = 0;    // of these, those that are computed now, the cached ones included
+  int tokens = 0;  // in the prompt
+  int cached = 0;  // prompt tokens that had been computed before it began
+  int read = 0;    // prompt tokens that are computed now, the cached ones included
 };
 
 // All but on_end may be empty, and on_prompt_token where prompt_logprobs asks for it.

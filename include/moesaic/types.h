@@ -56,7 +56,7 @@ struct SamplingParams {
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
 
 struct TokenLogprobs {
-  double logprob = 0;                           // of the chosen token, before temperature and filters
+  double logprob = 0;                           // the chosen token's, before temperature and filters
   std::vector<std::pair<int32_t, double>> top;  // likeliest first
   bool operator==(const TokenLogprobs&) const = default;
 };

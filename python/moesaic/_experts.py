@@ -29,7 +29,7 @@ class Prepared(Prepares):
 
     @property
     def nbytes(self) -> int:
-        """Of the weights, on the GPU."""
+        """Bytes of the weights, on the GPU."""
         return self._moe.bytes
 
     def plan(self, tokens: int) -> str:

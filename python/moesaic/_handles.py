@@ -1,4 +1,4 @@
-"""What torch's operators take as an int: prepared weights, each of another number, whatever its kind."""
+"""Prepared weights as torch's operators take them: an int, another one for each, whatever its kind."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Dense(Prepares):
 
     @property
     def nbytes(self) -> int:
-        """Of the weights."""
+        """Bytes of the weights."""
         return self._dense.bytes
 
     def plan(self, tokens: int) -> str:

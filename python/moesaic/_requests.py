@@ -1,4 +1,4 @@
-"""What LLM and AsyncLLM share: opening a model, and requests as the engine takes them."""
+"""LLM and AsyncLLM share this: opening a model, and requests as the engine takes them."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class _Base:
         return Tokenizer(self)
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What generate() takes where none are given. gpt-oss's generation_config.json changes none of them."""
+        """The parameters of generate() where none are given. gpt-oss's generation_config.json changes none of them."""
         return SamplingParams()
 
     def tokenize(self, text: str, special: bool = False) -> list[int]:
@@ -255,7 +255,7 @@ class _Base:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What was opened and why: name, device, memory_used (bytes; of them weights_bytes, kv_cache_bytes and
+        """Says what was opened and why: name, device, memory_used (bytes; of them weights_bytes, kv_cache_bytes and
         workspace_bytes), stored_bytes (of the weights in their files), context, kv_tokens (tokens), max_batch, .."""
         return self._engine.info()
 

@@ -1,4 +1,4 @@
-"""What the plugins for vLLM and SGLang share: whether the engine's interface and the device fit, and lines of a log."""
+"""The plugins for vLLM and SGLang share this: whether the engine's interface and the device fit, and lines of a log."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _Model(Protocol):
-    """What the tokenizer needs of LLM and AsyncLLM."""
+    """The part of LLM and AsyncLLM that the tokenizer needs."""
 
     _engine: _engine.Engine
 
@@ -35,7 +35,7 @@ class Encoding(dict[str, Any]):
 
 
 class Tokenizer:
-    """Of LLM.get_tokenizer(). Names of special tokens, such as <|start|>, are read as these tokens, and decoded as them."""
+    """LLM.get_tokenizer() gives it. Names of special tokens, such as <|start|>, are read as these tokens, and decoded as them."""
 
     def __init__(self, llm: _Model) -> None:
         self._llm = llm

@@ -14,7 +14,7 @@ _ON_CPU, _ON_CUDA = 1, 2  # DLPack's numbers
 
 
 class View(NamedTuple):
-    """What the kernels need to know of a tensor; strides in elements."""
+    """A tensor as the kernels need to know it; strides in elements."""
 
     address: int
     shape: tuple[int, ...]
@@ -58,7 +58,7 @@ def _taken(tensor: Any, name: str, **options: int) -> DlpackTensor:
 
 
 def is_contiguous(view: View, first: int = 0) -> bool:
-    """Of the dimensions from `first` on."""
+    """True if the dimensions from `first` on are."""
     if 0 in view.shape:
         return True
     expected = 1

@@ -14,7 +14,7 @@ from .sampling import SamplingParams
 
 
 class _Channel:
-    """What the requests of one event loop give."""
+    """The results of the requests of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.stream = _engine.Stream()

@@ -1,4 +1,4 @@
-"""What comes back: vLLM's RequestOutput and CompletionOutput, with a chat's parts beside the text."""
+"""Results: vLLM's RequestOutput and CompletionOutput, with a chat's parts beside the text."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _since(answer: CompletionOutput, mark: _Mark) -> CompletionOutput:
 
 
 def _apart(text: str, piece: _engine.Piece) -> str:
-    """What stands between a text and the next message's."""
+    """The text between a text and the next message's."""
     return "\n\n" if text and piece.begins and piece.text else ""
 
 

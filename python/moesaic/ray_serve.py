@@ -95,7 +95,7 @@ class MoesaicServer:
 
 
 def application(args: dict[str, Any]) -> serve.Application:
-    """What `serve run` deploys. args: model (required), options (a string of further ones for `moesaic serve`), num_gpus,
+    """The application that `serve run` deploys. args: model (required), options (a string of further ones for `moesaic serve`), num_gpus,
     num_cpus, min_replicas, max_replicas, and target_ongoing_requests, of one replica, by which Ray scales."""
     autoscaling = {"min_replicas": int(args.get("min_replicas", 1)), "max_replicas": int(args.get("max_replicas", 1)),
                    "target_ongoing_requests": float(args.get("target_ongoing_requests", 16))}

@@ -1,4 +1,4 @@
-"""What the operators of moesaic.ops compute, in plain torch and double precision: to read, and to compare with.
+"""The operators of moesaic.ops in plain torch and double precision: to read, and to compare with.
 
 The names and shapes are those of moesaic.ops, but a matrix is its weight and bias.
 """

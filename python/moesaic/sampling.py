@@ -13,7 +13,7 @@ from .errors import InvalidRequest, _shown
 
 
 class RequestOutputKind(enum.Enum):
-    """What a stream's outputs hold: all tokens so far, only the new ones, or one output at the end."""
+    """A stream's outputs hold one of these: all tokens so far, only the new ones, or one output at the end."""
 
     CUMULATIVE = "cumulative"
     DELTA = "delta"

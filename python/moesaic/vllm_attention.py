@@ -17,7 +17,7 @@ from .vllm_fit import KV_DTYPES, PAGE, graphs_are_vllms
 
 @dataclasses.dataclass
 class StepMetadata(AttentionMetadata):
-    """What vLLM says of a step to the layers that share page tables."""
+    """A step as vLLM describes it to the layers that share page tables."""
 
     starts: torch.Tensor  # [sequences + 1] int32
     host_starts: torch.Tensor  # the same on the host

@@ -1,4 +1,4 @@
-"""What a crash of moesaic under vLLM leaves behind: a note, with which vLLM's next start goes without moesaic.
+"""A crash of moesaic under vLLM leaves a note behind, with which vLLM's next start goes without moesaic.
 
 A fatal signal in moesaic's code writes it (_engine.note_crashes), and so does an error of a step. It counts for the version that
 wrote it, until it is removed.

@@ -1,4 +1,4 @@
-"""What vllm_plugin.py and the classes that it registers share: the options, what of vLLM fits, and what is said where it does not."""
+"""vllm_plugin.py and the classes that it registers share this: the options, which vLLM fits, and the line where one does not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KV_DTYPES = ("auto", "bfloat16", *FP8)
 
 
 def graphs_are_vllms() -> bool:
-    """Whether vLLM captures the steps. moesaic's own graphs know how long the contexts are."""
+    """True if vLLM captures the steps. moesaic's own graphs know how long the contexts are."""
     return os.environ.get("MOESAIC_VLLM_GRAPHS") == "vllm"
 
 
@@ -95,7 +95,7 @@ def unfit_model(config: Any) -> str | None:
 
 
 def first_expert(expert_map: Any, experts: int) -> int | None:
-    """Of a rank's experts, which stand together: the global id of the first. None: they do not."""
+    """The global id of the first of a rank's experts, where they stand together. None: they do not."""
     local = [int(place) for place in expert_map.tolist()]
     here = [expert for expert, place in enumerate(local) if place >= 0]
     in_order = here == list(range(here[0], here[0] + experts)) if here else False

@@ -43,7 +43,7 @@ class _Layers(gpt_oss.GptOssModel):
 
 
 class _Repacking(QuantizeMethodBase):
-    """What vLLM calls once the weights are loaded, before it counts their memory."""
+    """vLLM calls it once the weights are loaded, before it counts their memory."""
 
     def __init__(self, repack: Callable[[], None]) -> None:
         self.repack = repack
@@ -135,7 +135,7 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
         return {f"model.layers.{layer}.{name}": t for name, t in tensors.items()}
 
     def _release(self, layer: int) -> None:
-        """What is repacked is freed, here and in vLLM's modules."""
+        """Frees the weights that are repacked, here and in vLLM's modules."""
         del self._loaded[layer]
         modules = [self.model.layers[layer]] if layer >= 0 else [self.model.embedding, self.lm_head, self.model.norm]
         free(p for module in modules for p in module.parameters())

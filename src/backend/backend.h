@@ -96,7 +96,7 @@ struct BackendOptions {
   bool cpu_pin = true;
   // cpu: the folder that holds the machine's /sys and /proc, "" but in tests.
   std::string system_root;
-  std::optional<Format> dense;  // of the projections and lm_head in memory; nothing: as stored
+  std::optional<Format> dense;  // the format of projections and lm_head in memory; nothing: as stored
   MoePath moe_path = MoePath::kAuto;
   // cuda: only kernels that every device has (attention and dense products by mma.sync): the default on
   // devices other than Hopper. Batch-invariant.
@@ -177,7 +177,7 @@ inline constexpr const char *kExpertsPart = "experts", *kProjectionsPart = "atte
 
 // load progress: parts done, parts in all: the tables, then each layer. False: load() ends with kCancelled.
 using LoadProgress = std::function<bool(int done, int total)>;
-// What load() returns at once where it is not ok.
+// load() returns this at once where it is not ok.
 inline Status report(const LoadProgress& progress, int done, int total) {
   if (!progress || progress(done, total)) return {};
   return Status(StatusCode::kCancelled, "loading was cancelled");
@@ -212,15 +212,15 @@ class Backend {
   virtual BackendCaps caps() const = 0;
   // Called from the thread that steps.
   virtual StepCaptures captures() const { return {}; }
-  // What it runs on; memory_free as of now. From any thread.
+  // The device that it runs on; memory_free as of now. From any thread.
   virtual DeviceInfo device() const;
   // Lines for people: what the machine has and what of it is used. May be empty.
   virtual std::vector<std::string> describe() const { return {}; }
   // Bytes that one token's K and V take in one layer, scales included.
   virtual double kv_token_bytes(const ModelConfig& config) const = 0;
 
-  // What the model and a cache of this layout will take, by part; known before anything is loaded. By default
-  // the cache alone: weights are read from the mapped file.
+  // The memory that the model and a cache of this layout will take, by part; known before anything is loaded.
+  // By default the cache alone: weights are read from the mapped file.
   virtual std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
                                          const KvLayout& layout);
   // Bytes free for them now; infinite where the machine does not say.
@@ -244,7 +244,7 @@ class Backend {
   // Null: this backend cannot copy beside its steps. Once the cache is allocated.
   virtual std::unique_ptr<KvCopier> kv_copier() { return nullptr; }
 
-  // Whether a batch may have rows to sample. Such a step stays in flight after end_step: the next one may
+  // True if a batch may have rows to sample. Such a step stays in flight after end_step: the next one may
   // begin, with rows whose tokens this one samples, before sampled() is called. Known once a model is loaded.
   virtual bool can_sample() const { return false; }
   // Waits for the earliest sampling step in flight, of which there are one or two. tokens: [logit_rows] as

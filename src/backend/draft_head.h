@@ -47,7 +47,8 @@ class DraftHead {
   // means. As many as the head's taps.
   virtual Status set_taps(const std::vector<int>& boundaries) = 0;
   virtual void trace(DraftTrace trace) = 0;
-  // What a head and its cache will take, known before it is loaded. Backend::memory counts a loaded head.
+  // The memory that a head and its cache will take, known before it is loaded. Backend::memory counts a
+  // loaded head.
   virtual std::vector<MemoryPart> memory(const Eagle3Config& config, const Eagle3Weights& weights,
                                          const KvLayout& layout) const = 0;
   // Bytes that one token's K and V take in the head's cache.

@@ -15,9 +15,9 @@ enum class ElementType { kF32, kF16, kBF16 };
 
 struct MoeOperatorOptions {
   int device = 0;
-  int experts = 0;         // whose weights are given
+  int experts = 0;         // experts whose weights are given
   int first_expert = 0;    // the id of the first; ids of others are skipped
-  int routed_experts = 0;  // that the router scores; 0: first_expert + experts
+  int routed_experts = 0;  // experts that the router scores; 0: first_expert + experts
   int top_k = 4;
   int hidden = 0, intermediate = 0;  // multiples of 32
   // gate sigmoid(alpha gate) (up + offset), gate clamped to at most limit, up to +-limit; limit 0: no clamps.
@@ -26,8 +26,9 @@ struct MoeOperatorOptions {
   bool warm_up = true;      // runs every kernel once, so that nothing is loaded while a stream is captured
 };
 
-// Of all experts, in the device's memory. A block is 32 columns of a row: 16 bytes of two E2M1 codes each,
-// the first in the low half, and an E8M0 scale. Strides in bytes of blocks and scales, in values of the bias.
+// The weights of all experts, in the device's memory. A block is 32 columns of a row: 16 bytes of two E2M1
+// codes each, the first in the low half, and an E8M0 scale. Strides in bytes of blocks and scales, in values
+// of the bias.
 struct MoeOperatorMatrix {
   const void* blocks = nullptr;  // [experts, rows, cols / 32, 16]
   const void* scales = nullptr;  // [experts, rows, cols / 32]
@@ -41,7 +42,7 @@ struct MoeOperatorMatrix {
 // All pointers are of the device. Either ids and weights, or logits.
 struct MoeOperatorCall {
   int64_t tokens = 0;                     // any number
-  ElementType type = ElementType::kBF16;  // of x and out: F16 or BF16
+  ElementType type = ElementType::kBF16;  // type of x and out: F16 or BF16
   const void* x = nullptr;                // [tokens, hidden], contiguous, 16-byte aligned
   void* out = nullptr;                    // the same; apart from all that is read
   const void* ids = nullptr;              // [tokens, top_k] int32 or int64
@@ -67,7 +68,7 @@ class MoeOperator {
   virtual const MoeOperatorOptions& options() const = 0;
   // Does not grow beyond some thousand tokens: more are computed in pieces.
   virtual size_t workspace_bytes(int64_t tokens) const = 0;
-  // Of the weights, on the device.
+  // Bytes of the weights, on the device.
   virtual size_t bytes() const = 0;
   // The kernels for so many tokens, for people: "slabs, split-k 16".
   virtual std::string plan(int64_t tokens) const = 0;

@@ -1,4 +1,4 @@
-// What a backend reports about its steps, for `profile`, `plan` and `bench`: an optional interface beside
+// A backend's report about its steps, for `profile`, `plan` and `bench`: an optional interface beside
 // Backend, which Backend::profiler() gives.
 #pragma once
 
@@ -21,7 +21,7 @@ struct OpProfile {
   std::vector<std::string> kernels = {};  // what a device launched for it, in order, each once
 };
 
-// What an op of a step runs, by the backend's tables.
+// The kernels that an op of a step runs, by the backend's tables.
 struct KernelChoice {
   std::string op, kernel;
 };
@@ -31,13 +31,14 @@ class Profiler {
   virtual ~Profiler() = default;
   virtual std::vector<OpProfile> profile() const = 0;
   virtual void reset_profile() = 0;
-  // Whether steps measure each op's seconds. A device then runs them one after the other, without overlap;
+  // True if steps measure each op's seconds. A device then runs them one after the other, without overlap;
   // the CPU always measures.
   virtual void time_ops(bool) {}
   // Read bandwidth in GB/s, measured now: the ceiling beside which figures are printed. The first call may
   // take longer than later ones.
   virtual double read_bandwidth() = 0;
-  // Of a loaded model, for a prompt of so many tokens; empty where a backend has no choice to make.
+  // The kernels of a loaded model for a prompt of so many tokens; empty where a backend has no choice to
+  // make.
   virtual std::vector<KernelChoice> kernel_choices(int) { return {}; }
 };
 

@@ -1,4 +1,4 @@
-// What the activations of a product are rounded to on MoePath::kW4A8: the rule of the backends that compute
+// Rounds the activations of a product on MoePath::kW4A8: the rule of the backends that compute
 // on the host. kernels/sm120/quantize.cuh is the same for a device.
 #pragma once
 

@@ -19,11 +19,11 @@ namespace moesaic {
 
 struct StepOperatorOptions {
   int device = 0;
-  int max_rows = 8192;          // that are computed at once: a step of more runs in parts
-  int max_sequences = 256;      // of a step
+  int max_rows = 8192;          // rows that are computed at once: a larger step runs in parts
+  int max_sequences = 256;      // in a step
   int max_context = 131072;     // tokens of a sequence
   bool fp8_cache = false;       // E4M3 without scales; else BF16
-  std::optional<Format> dense;  // of projections and lm_head; nothing: as they are
+  std::optional<Format> dense;  // the format of projections and lm_head; nothing: as they are
   bool graphs = true;           // steps that only decode are captured, and replayed on the caller's stream
   std::string tuning_folder;    // as BackendOptions
 };
@@ -54,7 +54,7 @@ struct StepOperatorCall {
 class StepOperator {
  public:
   virtual ~StepOperator() = default;
-  // Of weights and working memory, on the device.
+  // Bytes of weights and working memory, on the device.
   virtual double bytes() const = 0;
   // Bytes of K, and of V, in a page of one layer.
   virtual size_t page_bytes() const = 0;

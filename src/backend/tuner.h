@@ -1,4 +1,4 @@
-// What a backend can choose by measurement, for `tune`, `plan` and `bench --moe`: an optional interface
+// A backend's choices by measurement, for `tune`, `plan` and `bench --moe`: an optional interface
 // beside Backend, which Backend::tuner() gives.
 #pragma once
 
@@ -45,7 +45,7 @@ class Tuner {
   // loaded model; empty where there is no choice.
   virtual std::span<const MoeKernelConfig> moe_configs() const { return {}; }
   virtual std::string_view moe_choice(int) { return {}; }
-  // What a choice between them that was measured holds for.
+  // A measured choice between them holds for this.
   virtual TuningKey tuning_key() const { return {}; }
   // The MoE operator of every layer in turn, on fresh random activations each pass, with the code that moe()
   // runs: so often that `seconds` are spent, but at least five and at most 200 times. config: one of

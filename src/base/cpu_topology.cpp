@@ -279,7 +279,8 @@ void run_on(const std::vector<int>& cpus) {
   sched_setaffinity(0, bytes, set.data());
 }
 
-// What a thread is first to use is near it anyway, unless the process was started with another policy.
+// Memory that a thread is the first to use is near it anyway, unless the process was started with another
+// policy.
 void stay_on(const ThreadPlan::Node& node) {
   run_on(node.cpus);
   constexpr int kBits = std::numeric_limits<unsigned long>::digits;

@@ -61,7 +61,7 @@ void add_gguf(const fs::path& file, const std::string& name, std::vector<FoundMo
   found.push_back(std::move(model));
 }
 
-// What was looked at so far.
+// The names that were looked at so far.
 struct Seen {
   size_t names = 0;
   std::set<std::pair<dev_t, ino_t>> folders;

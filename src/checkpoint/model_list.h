@@ -31,7 +31,7 @@ std::vector<FoundModel> models_here(const ModelPlaces& places);
 // Removes a model that has been found before at the same file or folder, by another path.
 void remove_repeated(std::vector<FoundModel>& models);
 
-// Of the places that are there, those that this user may not look at: a line each, with the reason.
+// The places that are there and that this user may not look at: a line each, with the reason.
 std::vector<std::string> closed_places(const ModelPlaces& places);
 
 // A hint for the error about a name that was not found: the nearest model on this machine, and the command

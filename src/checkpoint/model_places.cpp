@@ -94,7 +94,7 @@ std::optional<RepositoryName> plain_repository_name(std::string_view name) {
   return stays_inside(rest) && rest.ends_with(".gguf") ? std::optional(out) : std::nullopt;
 }
 
-// What stands behind the hub's address; nothing if the name does not begin with it.
+// The part behind the hub's address; nothing if the name does not begin with it.
 std::optional<std::string_view> behind_address(std::string_view name) {
   const std::string small = lower_case(name);
   std::string endpoint = lower_case(environment("HF_ENDPOINT"));

@@ -14,7 +14,7 @@
 
 namespace moesaic {
 
-// What a tap's id counts. Boundary b is the residual stream after b blocks of the target.
+// A tap's id counts boundaries or blocks. Boundary b is the residual stream after b blocks of the target.
 enum class TapConvention : uint8_t {
   kBoundary,     // vLLM, speculators, NVIDIA: the id is b
   kBlockOutput,  // SpecForge: the id names a block, whose output is boundary id + 1
@@ -72,7 +72,8 @@ std::vector<int> default_taps(int layers);
 
 // One line that names the first value that is impossible or does not fit the target.
 Status validate(const Eagle3Config& head, const ModelConfig& target);
-// That every tensor is there and of the config's size; validate() reads them too: their values are finite.
+// Checks that every tensor is there and of the config's size; validate() reads them too: their values are
+// finite.
 Status validate_shapes(const Eagle3Weights& weights, const Eagle3Config& head);
 Status validate(const Eagle3Weights& weights, const Eagle3Config& head);
 

@@ -64,7 +64,7 @@ struct LayerWeights {
   MatrixView gate_bias, up_bias, down_bias;  // [experts, intermediate] twice, [experts, hidden]
 };
 
-// What LoRA adapters add beside a matrix: y += up (down x). Several adapters stand one behind the other along
+// LoRA adapters beside a matrix: y += up (down x). Several adapters stand one behind the other along
 // the rank, their scales are in `up`. F32; the rank is a multiple of 32, and zero where no adapter has it.
 struct LowRank {
   MatrixView down, up;  // [rank, cols], [rows, rank]
@@ -116,7 +116,7 @@ struct ModelWeights {
   bool converts_exactly = false;  // convert_experts changes no value
   // Beside convert_experts: the bytes of the layer's experts as the file has them.
   std::function<std::vector<std::span<const std::byte>>(int layer)> stored_experts;
-  // Whether all that was read so far was really there: a file may be cut short while it is loaded. May be
+  // True if all that was read so far was really there: a file may be cut short while it is loaded. May be
   // empty.
   std::function<Status()> intact;
 };
@@ -136,7 +136,7 @@ bool all_mxfp4(const ModelWeights& weights);  // the experts of every layer
 // Checks every view against the config: one line that names the first tensor of the wrong shape.
 Status validate(const ModelWeights& weights, const ModelConfig& config);
 
-// Whether row r holds no NaN and no infinity, and no scale that is one.
+// True if row r holds no NaN and no infinity, and no scale that is one.
 bool row_is_finite(const MatrixView& m, int64_t r);
 // An error that names the first row of a tensor that does.
 Status check_finite(const MatrixView& m, const std::string& name, ThreadPool& pool);

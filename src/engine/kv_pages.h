@@ -95,7 +95,7 @@ class KvPages {
   void check(std::span<const PageTable* const> tables) const;
 
  private:
-  // What the page of a full-attention layer holds.
+  // The contents of a page of the full-attention layers.
   struct Block {
     bool cached = false;
     Hash128 name = {};      // of its tokens and all before

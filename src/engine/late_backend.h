@@ -159,7 +159,7 @@ class LateBackend final : public Backend {
     std::fill(logits.begin(), logits.end(), -100.0f);
     std::copy(weights_.begin(), weights_.end(), logits.begin() + (fixed_first_ < 0 ? first : fixed_first_));
   }
-  // What a sampling step leaves: its tokens, and the first choice of each row that the host samples.
+  // The results of a sampling step: its tokens, and the first choice of each row that the host samples.
   struct StepResult {
     std::vector<SampledToken> tokens;
     std::vector<int32_t> host_first;

@@ -13,7 +13,7 @@ namespace moesaic {
 
 class PagePool {
  public:
-  // What becomes of a page without holders: it is empty, or idle; the idle page of least worth is reused
+  // The state of a page without holders: it is empty, or idle; the idle page of least worth is reused
   // first.
   enum class Worth { kNone, kLow, kHigh };
 

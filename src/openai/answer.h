@@ -35,7 +35,7 @@ inline text::OrderedJson progress_json(const ReadPrompt& prompt) {
 struct AnswerEvent {
   int choice = 0;  // index of the generation in PreparedRequest::requests
   std::optional<SampledToken> token;
-  std::vector<SampledToken> prompt;  // of its next tokens, with SamplingParams::prompt_logprobs
+  std::vector<SampledToken> prompt;  // its next tokens, with SamplingParams::prompt_logprobs
   std::vector<TextPiece> pieces;
   std::optional<ReadPrompt> read;  // with PreparedRequest::progress
   std::optional<Outcome> end;
@@ -87,7 +87,7 @@ struct PreparedRequest {
   std::vector<GenerationRequest> requests;
   std::unique_ptr<Answer> answer;
   bool stream = false;
-  bool progress = false;  // of a stream: it tells how much of the prompts is read
+  bool progress = false;  // a stream tells how much of the prompts is read
   UnknownFields unknown;  // of the request
   Refusal failure;        // for streams: an error to be sent as an event, because clients expect it there
 };
@@ -97,10 +97,10 @@ using PreparedRequestOrError = std::variant<PreparedRequest, ApiError>;
 // The server's part in preparing a request.
 struct Service {
   const Model& model;
-  std::string name;                  // of the model, as /v1/models gives it
+  std::string name;                  // the model's name, as /v1/models gives it
   std::string today;                 // 2025-06-28
   int max_choices = 16;              // n, times prompts
-  int reasoning_budget = -1;         // of requests that name none (SamplingParams)
+  int reasoning_budget = -1;         // for requests that name none (SamplingParams)
   bool strict_fields = false;        // unknown fields are an error
   GrammarCache* grammars = nullptr;  // null: nothing is kept
   // False: a schema that is not in `grammars` is not compiled; the error then has needs_compilation.

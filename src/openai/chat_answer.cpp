@@ -110,7 +110,7 @@ const char* ChatAnswer::finish_reason(const Choice& choice) {
   return choice.calls.empty() ? "stop" : "tool_calls";
 }
 
-// What the end says takes the place of what was counted until then.
+// The counts of the end take the place of those until then.
 void ChatAnswer::take_counts(const AnswerEvent& event, Choice& choice) {
   if (event.token) ++choice.outcome.generated_tokens;
   if (event.read) choice.outcome.cached_tokens = event.read->progress.cached;

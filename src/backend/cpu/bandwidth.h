@@ -17,7 +17,7 @@ struct ReadPattern {
   int64_t chunk = 1 << 20;  // bytes that a thread takes at a time
 };
 
-// What is measured: for each node of the pool, memory on it.
+// The memory that is measured: some on each node of the pool.
 using MemoryByNode = std::vector<std::vector<std::span<const std::byte>>>;
 
 // GB/s at which the pool reads the memory, by the quickest pattern: every hint and distance that the kernels

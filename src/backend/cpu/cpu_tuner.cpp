@@ -1,4 +1,4 @@
-// What is measured of a loaded model: the bandwidth, and how decoding reads weights best.
+// Measures a loaded model: the bandwidth, and how decoding reads weights best.
 #include <algorithm>
 
 #include "backend/cpu/cpu_backend_impl.h"

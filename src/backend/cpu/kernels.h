@@ -81,7 +81,7 @@ template <Prefetch kHint>
   if constexpr (kHint == Prefetch::kNta) __builtin_prefetch(p, 0, 0);
 }
 
-// What kernels are told at run time. Nothing here changes a result.
+// Settings that kernels get at run time. Nothing here changes a result.
 struct GemmTuning {
   Prefetch prefetch = Prefetch::kT0;
   int32_t distance = 4096;  // bytes of weights

@@ -24,7 +24,7 @@ float unit_of(const F16& low, const F16& high) {
 }  // namespace
 
 void amx_to_block_float(const float* x, int64_t n, uint16_t* out, int8_t* parts, float* unit, int32_t* bias) {
-  // Of 32 floats in two registers the high halves, which are BF16.
+  // The high halves of 32 floats in two registers, which are BF16.
   alignas(64) uint16_t order[kBlock];
   for (int i = 0; i < kBlock; ++i) order[i] = static_cast<uint16_t>(2 * nibble_element(i) + 1);
   const __m512i halves = _mm512_load_si512(order);

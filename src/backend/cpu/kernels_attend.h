@@ -108,7 +108,7 @@ struct SoftmaxState {
   F16 sum[kMaxHeads];
 };
 
-// What the heads share of a page. Scores and their maximum are in units of log 2.
+// The part of a page that its heads share. Scores and their maximum are in units of log 2.
 struct PageView {
   I16 out0, out1;    // lanes outside [first, last]
   F16 ks0, ks1;      // K's scales

@@ -8,7 +8,7 @@
 namespace moesaic::cpu {
 namespace {
 
-// What takes the weights' offset out of a block's sum (BlockSum). sums: of the elements i and i + 16 in lane
+// Takes the weights' offset out of a block's sum (BlockSum). sums: of the elements i and i + 16 in lane
 // i.
 inline int32_t block_bias(const I16& sums) {
 #if MOESAIC_SHORT_SUMS

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 
-# What no instruction of a table may match, beside mnemonics that the object must hold: a check that sees nothing fails.
+# Patterns that no instruction may match, and mnemonics that the object must hold: a check that sees nothing fails.
 ZMM, YMM = r"%zmm", r"%[yz]mm"
 EVEX = r"%zmm|%[xy]mm(1[6-9]|2\d|3[01])|%k[0-7]|\{%k|\{z\}"
 VNNI = r"\bvpdp(bus|wss)ds?\b"

@@ -136,7 +136,7 @@ bool DecodeProbe::expands(ProbedPart part) const {
 
 namespace {
 
-// Of each of kExpandCounts.
+// A result for each of kExpandCounts.
 struct ExpansionSamples {
   Samples again = Samples(std::size(kExpandCounts)), once = again;
 };

@@ -28,7 +28,7 @@ class DecodeProbe {
   double seconds(const CpuTuning& tuning, ProbedPart part = ProbedPart::kExperts);  // of the next pass
   // The same of several tokens, at most the last of kExpandCounts. part: kDown or kDense.
   double seconds_of_tokens(const CpuTuning& tuning, ProbedPart part, int tokens);
-  // Whether GemmTuning::expand_tokens holds for these weights, and what it is where nothing is measured.
+  // True if GemmTuning::expand_tokens holds for these weights, and what it is where nothing is measured.
   bool expands(ProbedPart part) const;
   int standard_expand_tokens() const { return kernels_.expand_tokens; }
   double pass_bytes(ProbedPart part = ProbedPart::kExperts) const;  // weights and scales that a pass reads
@@ -63,7 +63,7 @@ class DecodeProbe {
 double decode_bandwidth(DecodeProbe& probe, ThreadPool& pool, const CpuTuning& tuning,
                         std::vector<ReadPattern>& patterns);
 
-// What was measured of one candidate.
+// The measurements of one candidate.
 struct CandidateTiming {
   std::string setting, value;
   double best_gb_s = 0, median_gb_s = 0;

@@ -37,7 +37,7 @@ struct CpuTuning {
 // "t0:1024" or "none"; and for people: "prefetch T0 at 1 KB", "no prefetch".
 std::string name_of(const GemmTuning& tuning);
 std::string words_of(const GemmTuning& tuning);
-// What --cpu-prefetch takes: nothing for auto.
+// The value of --cpu-prefetch: none for auto.
 Result<std::optional<GemmTuning>> parse_prefetch(std::string_view text);
 
 // Where the settings in use come from.
@@ -54,8 +54,9 @@ std::string words_of(const ChosenTuning& chosen);
 
 // ---- choosing ----
 
-// What a sample of a setting times, of one token: the second product of a layer's experts alone, a fraction
-// of a millisecond that other programs often leave alone; both; or as much of lm_head as the second product.
+// The work of one token that a sample of a setting times: the second product of a layer's experts alone, a
+// fraction of a millisecond that other programs often leave alone; both; or as much of lm_head as the second
+// product.
 enum class ProbedPart { kDown, kExperts, kDense };
 
 // One setting and the values it may have, each as a whole tuning; the first one is the tuning that it starts
@@ -77,7 +78,7 @@ Samples race(size_t candidates, double budget, const std::function<double(size_t
 // more than 3% (10% with fewer than three rounds), and in more rounds than chance would give; else the first
 // one.
 size_t choose(const Samples& samples);
-// Whether the three best samples of a candidate agree to 10%.
+// True if the three best samples of a candidate agree to 10%.
 bool is_calm(const std::vector<double>& samples);
 
 // Token counts at which expanding once is compared with expanding again, ascending.
@@ -90,7 +91,7 @@ int expand_from(const Samples& again, const Samples& once, int standard);
 
 // ---- keeping ----
 
-// What a measurement holds for: CPU, microcode, kernels, threads, weights.
+// A measurement holds for these: CPU, microcode, kernels, threads, weights.
 struct TunedWeights {
   Format experts, dense;
   int64_t cols;

@@ -114,7 +114,7 @@ double CudaDraftHead::kv_token_bytes(const Eagle3Config& c) const {
 double CudaDraftHead::weight_bytes(const Eagle3Config& config, const Eagle3Weights& weights) const {
   Uploader counter;
   double bytes = 0;
-  // What cannot be counted is refused by load().
+  // load() refuses a head that cannot be counted.
   if (load_draft_weights(config, weights, shared_.options, counter).ok()) {
     for (const MemoryPart& part : counter.parts()) bytes += part.bytes;
   }
@@ -241,7 +241,7 @@ Status CudaDraftHead::hold() {
   return hold_rows(p, shared_.stream);
 }
 
-// What was drafted goes to the next step and to the host.
+// The drafted tokens go to the next step and to the host.
 Status CudaDraftHead::keep() {
   Flight& flight = this->flight();
   RETURN_IF_ERROR(keep_drafts({.inputs = flight.inputs.as<int32_t>(),

@@ -1,4 +1,4 @@
-// What the CUDA backend measures of itself, and which kernels it chooses.
+// The CUDA backend measures itself, and chooses kernels by it.
 #include <algorithm>
 #include <chrono>
 

@@ -19,7 +19,7 @@ std::vector<float> rows_of(std::span<const float> x, size_t cols, std::span<cons
   return out;
 }
 
-// What an adapter adds to gate and up: rows of both alternate.
+// An adapter's addition to gate and up: rows of both alternate.
 void add_gate_up(const LowRank& low, std::span<const float> x, std::span<float> gate, std::span<float> up) {
   LowRank half = low;
   half.up = slice_rows(low.up, 0, low.up.rows / 2, 2);

@@ -103,7 +103,7 @@ export class Answer {
     save(this.conversation).catch(() => {});
   }
 
-  // What was refused before there was a token leaves no answer behind; the message says why it was not sent.
+  // A request that is refused before there is a token leaves no answer behind; the message says why it was not sent.
   fail(error) {
     const {node, conversation} = this;
     const text = error.name === "AbortError" ? stoppedText(!this.count && this.reading) : error instanceof TypeError ? "the server cannot be reached" : error.message;

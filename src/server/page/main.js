@@ -274,7 +274,7 @@ function search() {
   byId("search").focus();
 }
 
-// What another tab has changed; an answer in flight here knows better.
+// Another tab has changed something; an answer in flight here knows better.
 async function onOtherTab(id) {
   await drawList();
   if (id !== current.id || runningIn(id)) return;

@@ -6,7 +6,7 @@ import * as libraries from "./library/libraries.js";
 import {decorateMathematics, mathematicsExtensions} from "./mathematics.js";
 import {LINK, loadPurify, purified} from "./safe_html.js";
 
-// What models write in the middle of Markdown, `<br>` in tables above all. Everything else in <> is shown as it is.
+// Tags that models write in the middle of Markdown, `<br>` in tables above all. Everything else in <> is shown as it is.
 const PLAIN_TAG = /^<\/?(br|sub|sup|kbd|mark|u|s|small|b|i|em|strong|del|ins|q|hr)\s*\/?>$/i;
 const TAB = "\uE009";     // a tab of a code block, which marked would turn into spaces
 const FENCE = /^\s*(?:>\s?|[-*+]\s|\d+[.)]\s)*\s*(`{3,}|~{3,})/;

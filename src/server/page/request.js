@@ -45,7 +45,7 @@ export function parseSetting(name, text) {
   return value;
 }
 
-// Of a schema, as the API takes it.
+// A schema as the API takes it.
 const nameOf = ({title}) => typeof title === "string" && title.replace(/\W/g, "_").slice(0, 64) || "answer";
 
 function numberOf(settings, name) {

@@ -1,4 +1,4 @@
-// What the server is: model, device, context; and what it does just now.
+// Shows the server: model, device, context, and what it is doing.
 import {getJson, getText} from "./api.js";
 import {byId} from "./dom.js";
 import {apiKey} from "./settings.js";

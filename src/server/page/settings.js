@@ -1,9 +1,9 @@
-// What a reader has set, kept in the browser, and presets: named copies of the part that shapes answers.
+// A reader's settings, kept in the browser, and presets: named copies of the part that shapes answers.
 import {keep, kept} from "./browser_storage.js";
 
 const KEY = "moesaic.settings", PRESETS = "moesaic.presets", API_KEY = "moesaic.key";
 
-// What a preset holds. Empty: the server's own default.
+// The fields of a preset. Empty: the server's own default.
 export const SHAPING = ["system", "effort", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
                         "repetition_penalty", "seed", "max_tokens", "stop", "tools", "schema", "other"];
 const DEFAULTS = {...Object.fromEntries(SHAPING.map(name => [name, ""])), effort: "medium", theme: "auto", preset: "", sendByEnter: true};

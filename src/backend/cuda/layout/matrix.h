@@ -43,7 +43,7 @@ inline bool in_quads(Kind kind) { return !in_weight_tiles(kind); }
 // Activations that meet a kind: BF16, else F16.
 inline bool takes_bf16(Kind kind) { return kind == Kind::kBF16 || in_quads(kind); }
 
-// What normed rows of so many values are multiplied by in F16: at most sqrt(width) * largest_weight becomes
+// The factor of normed rows of so many values in F16: at most sqrt(width) * largest_weight becomes
 // less than 2^15, so that F16's whole range is used, whatever the norm's weights are.
 float f16_factor(int width, float largest_weight);
 

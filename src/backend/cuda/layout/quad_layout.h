@@ -37,7 +37,7 @@ namespace moesaic::cuda::sm120 {
 inline constexpr int kQuad = 4;   // blocks
 inline constexpr int kGroup = 8;  // tokens
 
-// Of the weights; the tokens are E4M3.
+// The weights' type; the tokens are E4M3.
 enum class Element : uint8_t { kE2M1, kE4M3 };
 
 MOESAIC_LAYOUT constexpr int block_bytes(Element e) {
@@ -48,7 +48,7 @@ MOESAIC_LAYOUT constexpr int weight_tile_quad_bytes(Element e) {
   return kWeightTileScaleBytes + kQuad * block_bytes(e);
 }
 inline constexpr int kLaneVectorBytes = 512;  // a warp's loads of 16 bytes a lane
-// Of a quad of a group: so many of them, where the scales begin, and the whole.
+// The quads of a group: so many of them, where the scales begin, and the whole.
 inline constexpr int kGroupVectors = 2;
 inline constexpr int kGroupScales = kGroupVectors * kLaneVectorBytes;
 inline constexpr int kGroupQuadBytes = kGroupScales + kGroup * kQuad;
@@ -57,7 +57,7 @@ MOESAIC_LAYOUT constexpr int quads_of(int blocks) { return (blocks + kQuad - 1) 
 MOESAIC_LAYOUT constexpr int blocks_in_quad(int blocks, int quad) {
   return blocks - quad * kQuad < kQuad ? blocks - quad * kQuad : kQuad;
 }
-// Of one quad of a weight tile.
+// The bytes of one quad of a weight tile.
 MOESAIC_LAYOUT constexpr int quad_bytes(Element e, int blocks) {
   return kWeightTileScaleBytes + blocks * block_bytes(e);
 }
@@ -87,7 +87,7 @@ MOESAIC_LAYOUT constexpr int64_t weight_scale_at(Element e, int row, int block) 
   return static_cast<int64_t>(block / kQuad) * weight_tile_quad_bytes(e) + (row % 8 * 4 + row / 8) * 4 +
          block % kQuad;
 }
-// Of columns 8 c .. 8 c + 7: two words.
+// Two words: columns 8 c .. 8 c + 7.
 MOESAIC_LAYOUT constexpr int64_t token_bytes_at(int token, int block, int c) {
   return static_cast<int64_t>(block / kQuad) * kGroupQuadBytes + (4 * token + c) * 16 +
          block % kQuad / 2 * kLaneVectorBytes + block % 2 * 8;

@@ -18,7 +18,7 @@ Status wait(cudaStream_t stream, cudaEvent_t event) {
   return check(cudaStreamWaitEvent(stream, event, 0), "moe");
 }
 
-// Of each expert the pairs that one node has, to where they stand among all of the expert's.
+// Copies each expert's pairs that one node has to their place among all of the expert's.
 Status copy_node(const ExpertPanels& m, size_t node, int64_t first, int64_t count, int64_t pair_bytes,
                  const std::byte* from, std::byte* to, cudaStream_t stream) {
   const int64_t begin = m.node_begins[node], share = m.node_begins[node + 1] - begin;

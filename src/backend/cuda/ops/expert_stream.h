@@ -26,7 +26,8 @@
 
 namespace moesaic::cuda {
 
-// What comes in one piece: so many experts of a matrix, in so many bytes. data, scales: bytes of an expert.
+// A piece that comes at once: so many experts of a matrix, in so many bytes. data, scales: bytes of an
+// expert.
 struct StreamPiece {
   int64_t experts = 0;
   size_t bytes = 0;

@@ -48,7 +48,7 @@ struct ExpertRows {
   float factor = 1;
 };
 
-// What the products and the work list need while they run: pieces of one block of memory.
+// Memory that the products and the work list need while they run: pieces of one block of memory.
 struct MoeScratch {
   int32_t* ids = nullptr;            // [rows, top_k]
   float* weights = nullptr;          // [rows, top_k]
@@ -69,7 +69,7 @@ MoeScratch moe_scratch(void* memory, int experts, int top_k, int hidden, int int
 
 // logits: what the work list is to be made from; null where ids are given.
 Route routing_of(const LayerExperts& e, int rows, int tile, const float* logits, const MoeScratch& scratch);
-// Whether a kernel makes the work list by itself, from the logits.
+// True if a kernel makes the work list by itself, from the logits.
 bool routes_itself(const MoeKernelConfig& kernel_config, const Route& routing);
 
 // MoeKernel::kDecode: the whole operator in one launch, for at most kSlabRows rows, from slabs and the

@@ -27,7 +27,7 @@ class HotSlots {
 
   // Before a step's kernels: ends an exchange that is done, and begins one now and then.
   Status step(ExpertUse& use);
-  // Of the index-th host layer: [experts] each one's place among the layer's hot experts, or -1.
+  // The index-th host layer: [experts] each one's place among the layer's hot experts, or -1.
   const int32_t* slots(int index) const;
   int32_t* ids() const { return ids_.as<int32_t>(); }  // [max_rows, top_k]: a step's places
   int64_t exchanges() const { return exchanges_; }

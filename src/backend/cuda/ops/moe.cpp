@@ -132,7 +132,7 @@ Result<DeferredResidual> Moe::run(const LoadedModel& model, int index, const Nor
                  : route_and_run(model, index, norm, kernel_config, routing, stream);
 }
 
-// Of few rows: the only kernel for slabs that takes ids instead of logits.
+// For few rows: the only kernel for slabs that takes ids instead of logits.
 const MoeKernelConfig& Moe::config_for_hot(const LoadedModel& model, int rows) {
   const auto [at, fresh] = chosen_hot_.try_emplace(rows);
   if (!fresh) return *at->second;

@@ -21,8 +21,9 @@ struct Target {
   bool batch_invariant = false;  // one order of sums for all batches
   MoePath moe_path = MoePath::kAuto;
 };
-// What options mean on a device. kW4A8 where the device has the instruction and nothing else was asked for;
-// devices without kernels/sm90/ are portable, and so batch-invariant: what splits small batches is Hopper's.
+// The path that options mean on a device. kW4A8 where the device has the instruction and nothing else was
+// asked for; devices without kernels/sm90/ are portable, and so batch-invariant: what splits small batches is
+// Hopper's.
 Target target_of(const Features& features, const BackendOptions& options);
 // FLOP/s of a full chip: 989 TFLOP/s of an H100 or H200 SXM, BF16 without sparsity. 0: unknown.
 double peak_flops(const Target& target, int multiprocessors);
@@ -93,7 +94,7 @@ enum class ExpertsLayout {
   kSlabs,       // layout/slab_layout.h, for kernels/sm90/
   kWeightTiles  // layout/matrix.h, for gemm()
 };
-// What route() takes: experts, and choices of a row.
+// The sizes that route() takes: experts, and choices of a row.
 inline constexpr int kMostRoutedExperts = 1024, kMostRoutedTopK = 16;
 struct ExpertsShape {
   bool mxfp4 = false;  // all of them

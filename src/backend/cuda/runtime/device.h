@@ -51,8 +51,8 @@ class DeviceBuffer {
   size_t bytes_ = 0;
 };
 
-// What the device gives up for a buffer of so many bytes: from 1 MiB on whole pages of 2 MiB. Smaller ones
-// share pages.
+// Bytes that the device gives up for a buffer of so many bytes: from 1 MiB on whole pages of 2 MiB. Smaller
+// ones share pages.
 double page_bytes(size_t bytes);
 
 // Memory to allocate, one of a list.
@@ -71,7 +71,7 @@ std::string no_code_for(int device);
 // An error of the operator `op` where the pointer is not of the device's memory.
 Status check_on_device(const char* op, const char* name, const void* pointer, int device);
 
-// Whether the current device is integrated: its memory is the host's.
+// True if the current device is integrated: its memory is the host's.
 bool shares_host_memory();
 
 // Page-locked host memory, which the device copies from and to by itself.

@@ -5,7 +5,7 @@
 
 namespace moesaic::cuda {
 
-// What the system and the driver say of it, in bytes.
+// The bytes of it by the system and by the driver.
 struct MemoryFigures {
   bool integrated = false;    // the device shares the host's memory
   double host_available = 0;  // MemAvailable; infinite where Linux does not say
@@ -15,7 +15,7 @@ struct MemoryFigures {
 // The driver of an integrated device (GB10) counts the page cache as used, though Linux gives it up when
 // memory is allocated: there MemAvailable counts.
 double free_memory(const MemoryFigures& figures);
-// Of the current device; 0 where nothing says.
+// The current device's; 0 where nothing says.
 double free_memory();
 
 }  // namespace moesaic::cuda

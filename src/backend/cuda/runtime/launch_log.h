@@ -40,7 +40,7 @@ class LaunchLog {
   std::set<std::pair<const void*, const char*>> logged_;  // kernel and op of each line that was logged
 };
 
-// Of the innermost scope's log, if there is one.
+// The innermost scope's log, if there is one.
 void note_launch(const void* kernel, dim3 grid, dim3 block, size_t shared);
 
 // A kernel's name as a person writes it: gemm_small_m_kernel<Mxfp4Source, 1, SwiGlu>.

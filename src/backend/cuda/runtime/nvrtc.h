@@ -13,7 +13,7 @@ struct SourceFile {
   std::string_view path, text;  // path: as #include names it
 };
 
-// Of the library that compile() uses, "13.0"; an error says where it was looked for.
+// The version of the library that compile() uses, "13.0"; an error says where it was looked for.
 Result<std::string> nvrtc_version();
 
 // Machine code of one kernel.

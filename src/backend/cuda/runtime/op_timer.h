@@ -17,8 +17,8 @@ class OpTimer {
   OpTimer(const OpTimer&) = delete;
   OpTimer& operator=(const OpTimer&) = delete;
 
-  // What is put on the stream from mark(op) to the next mark, or to finish(), counts for op. captures: the
-  // stream is captured from begin() to finish(), which runs it; else it runs meanwhile.
+  // Work that is put on the stream from mark(op) to the next mark, or to finish(), counts for op. captures:
+  // the stream is captured from begin() to finish(), which runs it; else it runs meanwhile.
   Status begin(cudaStream_t stream, bool captures);
   Status mark(int op, cudaStream_t stream);
   // Waits for the step and adds the seconds of each op to ops[op].

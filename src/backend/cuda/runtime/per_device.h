@@ -1,4 +1,4 @@
-// What must be found out or set once for each device: a kernel's attributes, its clusters, its code.
+// Properties to find out or to set once for each device: a kernel's attributes, its clusters, its code.
 #pragma once
 
 #include <array>

@@ -23,12 +23,12 @@ struct Drafting {
   int table = 0;                      // where its pages begin
   int row = 0;                        // its first row in the first round
   std::vector<int> places = {};       // in each round
-  // Of a draft that is begun: all its rows are taken in.
+  // A begun draft takes in all its rows.
   WantedRows wanted = {};
   int moves = 0;  // rows that it may be moved on by
 
   int rows() const { return static_cast<int>(next_tokens.size()) + wanted.count; }
-  // That hold whatever was sampled.
+  // Rows that hold, whatever was sampled.
   int sure_rows() const { return rows() - drafted_rows(); }
   int drafted_rows() const { return std::max(0, wanted.count - 1); }
 };

@@ -1,6 +1,6 @@
-// What the kernels of one draft() read besides weights and activations: a packed array of int32 that is
-// copied to the device in one piece. Everything but the drafted tokens is known before the first round, or
-// found out on the device, so that all rounds run without the host.
+// The inputs that the kernels of one draft() read besides weights and activations: a packed array of int32
+// that is copied to the device in one piece. Everything but the drafted tokens is known before the first
+// round, or found out on the device, so that all rounds run without the host.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct DraftInput {
   int positions = 0;  // offset: [rows]
   int zero = 0;       // offset: a 0
   int pages = 0;      // offset: page tables, one behind the other
-  // Of each round's logit rows, in their order: the sequence, and where in the tokens of draft() its token
+  // Each round's logit rows, in their order: the sequence, and where in the tokens of draft() its token
   // goes.
   struct Drafted {
     int round = 0, place = 0;

@@ -1,6 +1,6 @@
-// What one step's kernels read besides weights and activations: a packed array of int32 that is copied to the
-// device in one piece. Where each part stands follows from the step's shape alone, so that a captured graph
-// can be replayed for every step of that shape.
+// The inputs that one step's kernels read besides weights and activations: a packed array of int32 that is
+// copied to the device in one piece. Where each part stands follows from the step's shape alone, so that a
+// captured graph can be replayed for every step of that shape.
 #pragma once
 
 #include <compare>
@@ -50,7 +50,7 @@ struct PackedSequence {
 // Fills the array. The batch must be valid.
 std::vector<PackedSequence> pack(const Batch& batch, const StepShape& shape, const Tiling& tiling,
                                  std::vector<int32_t>& out);
-// What stands behind the page tables of a batch with continuations.
+// These follow the page tables of a batch with continuations.
 struct PackedContinuations {
   int sequences = 0, count = 0;  // offset of ContinuedSequence [count] (kernels/common/draft.h)
   int moved = 0;                 // offset: [sequences of the batch]
@@ -58,7 +58,7 @@ struct PackedContinuations {
 // first_wanted: of each sequence of the step before, its first logit row.
 PackedContinuations pack_continuations(const Batch& batch, std::span<const PackedSequence> sequences,
                                        std::span<const int> first_wanted, std::vector<int32_t>& out);
-// What move_on() is told of these inputs; what the step before left is missing.
+// The part of these inputs that move_on() takes; the step before's results are missing.
 MoveOn move_on_inputs(const StepLayout& at, const PackedContinuations& continuations, int32_t* inputs);
 
 }  // namespace moesaic::cuda

@@ -1,5 +1,5 @@
-// What passes between host and device in a step. Inputs and results have two buffers each, so that a step can
-// be launched while the previous one still runs.
+// Data that passes between host and device in a step. Inputs and results have two buffers each, so that a
+// step can be launched while the previous one still runs.
 #pragma once
 
 #include <array>

@@ -309,7 +309,7 @@ std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeight
                                     const BackendOptions& options, const Paths& paths, int host_layers) {
   LoadedModel model = model_of(config, weights, options, paths, host_layers);
   Uploader counter;
-  // What cannot be counted is refused by load_model.
+  // load_model() refuses a model that cannot be counted.
   if (!ModelLoader(model, options, counter).run(cut(weights, config, options.rank.share), {}).ok()) return {};
   return counter.parts();
 }

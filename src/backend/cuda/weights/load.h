@@ -14,7 +14,7 @@ Paths paths_of(const ModelConfig& config, const ModelWeights& weights, const Bac
 // the host's, and are not counted, but the room is for those that steps bring here (kStreamPart).
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
                                     const BackendOptions& options, const Paths& paths, int host_layers);
-// Whether steps may bring the experts of host layers to the device (ops/expert_stream.h).
+// True if steps may bring the experts of host layers to the device (ops/expert_stream.h).
 bool may_stream(const ModelWeights& weights, const BackendOptions& options, int host_layers);
 // How many of each host layer's experts are here as well (LoadedModel::hot).
 int hot_experts(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options,

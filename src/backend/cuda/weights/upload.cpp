@@ -93,7 +93,7 @@ Status Uploader::open(cudaStream_t stream, const std::vector<std::span<const std
     RETURN_IF_ERROR(copy_rows(pool.data(), bytes, bytes, 1, copy.as<std::byte>()));
     pool_copies_.push_back(std::move(copy));
   }
-  // What follows reads the pools on the other stream.
+  // The next work reads the pools on the other stream.
   return check(cudaStreamSynchronize(copy_stream_), "random weights");
 }
 

@@ -54,7 +54,7 @@ class Uploader {
   // Waits for all that was begun. One line that names the first tensor with a NaN scale or a non-finite
   // value.
   Status finish();
-  // What was allocated, or would have been.
+  // Bytes that were allocated, or would have been.
   const std::vector<MemoryPart>& parts() const { return parts_; }
 
  private:

@@ -389,11 +389,16 @@ class StoredPages : public testing::Test {
   // What is to be fetched, as its numbers: the page of block i is 10 + i or 50 + i. Empties the places.
   std::set<int> numbers(const PageTable& table, const std::vector<KvPlace>& places) {
     std::set<int> found;
+    std::map<int64_t, Hash128> names;  // the blocks'
     for (const KvPlace& place : places) {
       const bool full = place.part.id.kind == KvKind::kFull;
       const auto& list = full ? table.full : table.window;
       const auto block = std::ranges::find(list, place.page) - list.begin();
       EXPECT_LT(block, std::ssize(list));
+      names[block] = place.part.id.block;
+      if (names.contains(block - 1)) {
+        EXPECT_EQ(place.part.before, names[block - 1]);
+      }
       EXPECT_TRUE(found.insert(static_cast<int>(block) + (full ? 10 : 50)).second);
       backend_.set_number(full ? 0 : 1, place.page, -1);
     }

@@ -94,6 +94,10 @@ TEST(Statuses, AreRefusedInOneLine) {
                 "a/b: https://hub.co has no such repository, or it is private: check the name; a private one "
                 "needs HF_TOKEN",
                 "a/b: https://hub.co has no such repository, or it is private"},
+           Case{404, none,
+                "a/b: https://hub.co has no such repository, or it is private: check the name; a private one "
+                "needs HF_TOKEN",
+                "a/b: https://hub.co has no such repository, or it is private"},
            Case{404,
                 {},
                 "a/b: https://hub.co has no such repository or file",

@@ -123,7 +123,7 @@ Status run_run(RunOptions o) {
   ASSIGN_OR_RETURN(const std::string prompt, prompt_of(o));
   RETURN_IF_ERROR(offer_to_get(o.model.model));
   o.model.context = o.context;
-  o.model.one_rank = one_rank_reason(o.speculative, o.kv_host > 0 || !o.kv_disk.empty());
+  o.model.one_rank = one_rank_reason(o.speculative);
   ASSIGN_OR_RETURN(LoadedModel loaded, prepare_model(o.model, 0));
   RETURN_IF_ERROR(check_context(o.context, loaded.checkpoint.config, "--ctx"));
   ASSIGN_OR_RETURN(Model model, load_model(o, loaded));

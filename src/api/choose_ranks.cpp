@@ -147,9 +147,8 @@ RankChoice choose_nodes(const RankedModel& m, const ThreadPlan& threads) {
   return {.ranks = nodes, .gpus = {}, .reason = reason};
 }
 
-std::string one_rank_reason(const std::string& speculative, bool keeps_kv) {
-  if (speculative.starts_with("eagle3")) return "draft heads (--speculative eagle3) have one rank";
-  return keeps_kv ? "--kv-host and --kv-disk have one rank" : "";
+std::string one_rank_reason(const std::string& speculative) {
+  return speculative.starts_with("eagle3") ? "draft heads (--speculative eagle3) have one rank" : "";
 }
 
 namespace {

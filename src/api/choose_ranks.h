@@ -43,7 +43,7 @@ std::vector<RankGpu> usable_gpus();
 Status settle_ranks(const Checkpoint& checkpoint, int context, const std::string& one_only,
                     DeviceChoice& choice,
                     const std::function<std::vector<RankGpu>()>& find_gpus = usable_gpus);
-// Says why a model with these options has one rank; empty: nothing does.
-std::string one_rank_reason(const std::string& speculative, bool keeps_kv);
+// Says why a model with this drafter has one rank; empty: nothing does.
+std::string one_rank_reason(const std::string& speculative);
 
 }  // namespace moesaic

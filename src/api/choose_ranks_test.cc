@@ -86,7 +86,7 @@ TEST_F(ChooseGpus, WhatCannotWorkIsOne) {
   expect(choose(gpus), {0}, "cuda:1 is another kind than cuda:0");
   gpus[0].one_only = "its kernels (W4A8) have one rank";
   expect(choose(gpus), {0}, "one GPU (cuda:0): its kernels");
-  expect(choose(h100s(2), "--kv-host has one rank"), {0}, "one GPU (cuda:0): --kv-host has one rank");
+  expect(choose(h100s(2), "this has one rank"), {0}, "one GPU (cuda:0): this has one rank");
   Checkpoint adapted = open(MOESAIC_SOURCE_DIR "/models/tiny");
   adapted.weights.adapters.resize(1);
   expect(choose_gpus({adapted.config, adapted.weights, {}, 0, ""}, h100s(2)), {0},

@@ -39,6 +39,28 @@ TEST_P(OutlivingKv, AConversationGoesOnAfterARestart) {
   EXPECT_EQ(model.stats().store.disk.damaged, 0u);
 }
 
+TEST_P(OutlivingKv, OfRanksIsFoundByAsManyRanks) {
+  const TemporaryFolder folder;
+  const int whole = slow() ? 32 : 96;
+  const GenerationRequest request = greedy(tokens_of(whole + 4), 4);
+  OpenOptions ranks = kept_in(folder.path());
+  ranks.tp = 2, ranks.threads = 2;
+  std::vector<int32_t> expected;
+  {
+    Model model = open(ranks);
+    expected = run(model, request).tokens;
+  }
+  {
+    Model model = open(kept_in(folder.path()));
+    EXPECT_EQ(run(model, request).end.cached_tokens, 0);
+  }
+  Model model = open(ranks);
+  const Record again = run(model, request);
+  EXPECT_EQ(again.end.cached_tokens, whole);
+  EXPECT_EQ(again.tokens, expected);
+  EXPECT_EQ(model.stats().store.disk.damaged, 0u);
+}
+
 // Weights in other formats have other K and V, and another drafter has not.
 TEST_P(OutlivingKv, OnlyTheSameModelFindsIt) {
   const TemporaryFolder folder;

@@ -224,7 +224,7 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   RETURN_IF_ERROR(named("lora", apply_lora(o.lora, checkpoint.config, checkpoint.weights)));
   RETURN_IF_ERROR(check_sizes(o, checkpoint.config));
   if (backend == nullptr) {
-    RETURN_IF_ERROR(settle_ranks(checkpoint, o.context, one_rank_reason(o.speculative, kept.any()), choice));
+    RETURN_IF_ERROR(settle_ranks(checkpoint, o.context, one_rank_reason(o.speculative), choice));
     ASSIGN_OR_RETURN(backend, create_backend(choice.device, choice.options));
   }
   auto tokenizer = tokenizer_for(checkpoint, o.tokenizer);

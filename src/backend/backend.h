@@ -194,7 +194,7 @@ struct StepCaptures {
 class KvCopier {
  public:
   virtual ~KvCopier() = default;
-  // bytes: [layers, kv_page_bytes()], there when this returns.
+  // bytes: [layers, kv_page_bytes()] in an order of the copier's own, there when this returns.
   virtual Status read(std::span<const int> layers, int32_t page, std::span<std::byte> bytes) = 0;
   // Steps that begin after this has returned see the bytes.
   virtual Status write(std::span<const int> layers, int32_t page, std::span<const std::byte> bytes) = 0;

@@ -123,6 +123,34 @@ class SharedConversion {
   std::map<int, Made> made_;
 };
 
+// The parts of the ranks one behind the other, each of all layers.
+class RanksKvCopier final : public KvCopier {
+ public:
+  struct Part {
+    std::unique_ptr<KvCopier> copier;
+    size_t page_bytes;
+  };
+  explicit RanksKvCopier(std::vector<Part> parts) : parts_(std::move(parts)) {}
+  Status read(std::span<const int> layers, int32_t page, std::span<std::byte> bytes) override {
+    return each(layers, bytes, [&](KvCopier& rank, auto part) { return rank.read(layers, page, part); });
+  }
+  Status write(std::span<const int> layers, int32_t page, std::span<const std::byte> bytes) override {
+    return each(layers, bytes, [&](KvCopier& rank, auto part) { return rank.write(layers, page, part); });
+  }
+
+ private:
+  template <typename Bytes, typename Copy>
+  Status each(std::span<const int> layers, Bytes bytes, const Copy& copy) {
+    for (const Part& part : parts_) {
+      const size_t size = layers.size() * part.page_bytes;
+      RETURN_IF_ERROR(copy(*part.copier, bytes.first(size)));
+      bytes = bytes.subspan(size);
+    }
+    return {};
+  }
+  std::vector<Part> parts_;
+};
+
 class ParallelBackend final : public Backend {
  public:
   ParallelBackend(std::vector<std::unique_ptr<Backend>> backends, std::shared_ptr<Exchange> exchange,
@@ -147,6 +175,7 @@ class ParallelBackend final : public Backend {
   size_t kv_page_bytes() const override;
   Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override;
   Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override;
+  std::unique_ptr<KvCopier> kv_copier() override;
   Status begin_step(const Batch& batch) override;
   void embed() override { step_->calls.push_back({Op::kEmbed}); }
   void qkv(int layer) override { step_->calls.push_back({Op::kQkv, layer}); }
@@ -341,6 +370,15 @@ Status ParallelBackend::read_kv_page(int layer, int32_t page, std::span<std::byt
 
 Status ParallelBackend::write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) {
   return each_part(bytes, [&](Backend& rank, auto part) { return rank.write_kv_page(layer, page, part); });
+}
+
+std::unique_ptr<KvCopier> ParallelBackend::kv_copier() {
+  std::vector<RanksKvCopier::Part> parts;
+  for (const auto& rank : ranks_->backends) {
+    parts.push_back({rank->kv_copier(), rank->kv_page_bytes()});
+    if (parts.back().copier == nullptr) return nullptr;
+  }
+  return std::make_unique<RanksKvCopier>(std::move(parts));
 }
 
 Status ParallelBackend::begin_step(const Batch& batch) {

@@ -153,7 +153,7 @@ std::string one_rank_reason(const std::string& speculative) {
 
 namespace {
 
-std::string one_rank_reason(const ModelConfig& c, const BackendOptions& o, bool gpu) {
+std::string reason_of_model(const ModelConfig& c, const BackendOptions& o, bool gpu) {
   if (gpu && c.layers < 2) return "a model of one layer has one rank";
   if (gpu && o.moe_path == MoePath::kW4A8) return "--moe-path w4a8 has one rank";
   if (gpu && (o.experts.automatic || o.experts.host_layers != 0 || o.gpu_memory > 0))
@@ -214,7 +214,7 @@ Status settle_ranks(const Checkpoint& checkpoint, int context, const std::string
   if (by_node && !gpus.empty())
     return invalid("--tp numa: the NUMA nodes are the CPU's; use --device cpu, or --tp auto");
   RankedModel model{checkpoint.config, checkpoint.weights, o.dense, 0, one_only};
-  if (model.one_only.empty()) model.one_only = one_rank_reason(checkpoint.config, o, !gpus.empty());
+  if (model.one_only.empty()) model.one_only = reason_of_model(checkpoint.config, o, !gpus.empty());
   if (!gpus.empty()) {
     ASSIGN_OR_RETURN(model.cache_bytes, least_cache(checkpoint.config, context, o.kv));
     const RankChoice chosen = choose_gpus(model, gpus);

@@ -9,34 +9,34 @@
 namespace moesaic {
 namespace {
 
-struct Shape {
+struct HeadShape {
   const char* name;
   const MatrixView& view;
   int64_t rows, cols;
   bool optional = false;
 };
 
-std::vector<Shape> shapes_of(const Eagle3Weights& w, const Eagle3Config& c) {
-  std::vector<Shape> shapes = {{"fc", w.fc, c.hidden, c.features()},
-                               {"input_norm", w.input_norm, 1, c.features(), true},
-                               {"input_layernorm", w.embed_norm, 1, c.hidden},
-                               {"hidden_norm", w.hidden_norm, 1, c.hidden},
-                               {"q_proj", w.q, c.q_size(), 2 * c.hidden},
-                               {"k_proj", w.k, c.kv_size(), 2 * c.hidden},
-                               {"v_proj", w.v, c.kv_size(), 2 * c.hidden},
-                               {"o_proj", w.o, c.hidden, c.q_size()},
-                               {"post_attention_layernorm", w.mlp_norm, 1, c.hidden},
-                               {"gate_proj", w.gate, c.intermediate, c.hidden},
-                               {"up_proj", w.up, c.intermediate, c.hidden},
-                               {"down_proj", w.down, c.hidden, c.intermediate},
-                               {"norm", w.norm, 1, c.hidden},
-                               {"lm_head", w.head, c.draft_vocab, c.hidden, true},
-                               {"embed_tokens", w.embed, c.vocab, c.hidden, true}};
+std::vector<HeadShape> shapes_of(const Eagle3Weights& w, const Eagle3Config& c) {
+  std::vector<HeadShape> shapes = {{"fc", w.fc, c.hidden, c.features()},
+                                   {"input_norm", w.input_norm, 1, c.features(), true},
+                                   {"input_layernorm", w.embed_norm, 1, c.hidden},
+                                   {"hidden_norm", w.hidden_norm, 1, c.hidden},
+                                   {"q_proj", w.q, c.q_size(), 2 * c.hidden},
+                                   {"k_proj", w.k, c.kv_size(), 2 * c.hidden},
+                                   {"v_proj", w.v, c.kv_size(), 2 * c.hidden},
+                                   {"o_proj", w.o, c.hidden, c.q_size()},
+                                   {"post_attention_layernorm", w.mlp_norm, 1, c.hidden},
+                                   {"gate_proj", w.gate, c.intermediate, c.hidden},
+                                   {"up_proj", w.up, c.intermediate, c.hidden},
+                                   {"down_proj", w.down, c.hidden, c.intermediate},
+                                   {"norm", w.norm, 1, c.hidden},
+                                   {"lm_head", w.head, c.draft_vocab, c.hidden, true},
+                                   {"embed_tokens", w.embed, c.vocab, c.hidden, true}};
   for (const MatrixView& norm : w.fc_norms) shapes.push_back({"fc_norm", norm, 1, c.hidden});
   return shapes;
 }
 
-Status check_finite(const Shape& s, const std::string& file) {
+Status check_finite(const HeadShape& s, const std::string& file) {
   if (s.view.data == nullptr) return {};
   std::vector<float> row(static_cast<size_t>(s.cols));
   for (int64_t r = 0; r < s.rows; ++r) {
@@ -47,7 +47,7 @@ Status check_finite(const Shape& s, const std::string& file) {
   return {};
 }
 
-Status check_shape(const Shape& s, const std::string& file) {
+Status check_shape(const HeadShape& s, const std::string& file) {
   if (s.view.data == nullptr)
     return s.optional ? Status() : invalid("{}: tensor '{}' is missing", file, s.name);
   if (s.view.rows != s.rows || s.view.cols != s.cols)
@@ -131,13 +131,13 @@ Status validate_shapes(const Eagle3Weights& w, const Eagle3Config& c) {
   if (w.head.data == nullptr && c.draft_vocab != c.vocab)
     return invalid("{}: tensor 'lm_head' is missing", c.name);
   RETURN_IF_ERROR(check_ids(w, c));
-  for (const Shape& s : shapes_of(w, c)) RETURN_IF_ERROR(check_shape(s, c.name));
+  for (const HeadShape& s : shapes_of(w, c)) RETURN_IF_ERROR(check_shape(s, c.name));
   return {};
 }
 
 Status validate(const Eagle3Weights& w, const Eagle3Config& c) {
   RETURN_IF_ERROR(validate_shapes(w, c));
-  for (const Shape& s : shapes_of(w, c)) RETURN_IF_ERROR(check_finite(s, c.name));
+  for (const HeadShape& s : shapes_of(w, c)) RETURN_IF_ERROR(check_finite(s, c.name));
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/seconds.h"
 #include "drafting/make_drafter.h"
 #include "engine/kv_layout.h"
 #include "model/forward.h"
@@ -14,10 +15,6 @@ namespace moesaic {
 namespace {
 
 constexpr auto kMaskWait = std::chrono::milliseconds(1);
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 Status validate(const EngineOptions& o, const ModelConfig& config) {
   if (o.context < 1 || o.context > config.max_context)

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/seconds.h"
 #include "core/accepted_prefix.h"
 #include "drafting/draft_length.h"
 
@@ -22,10 +23,6 @@ constexpr int kTrialDrafts = 4, kTrialRows = 8;
 constexpr double kUnknownStop = 0.05;
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 // So many tokens may be guessed behind those that will be known once all that was launched has run, at most:
 // one more is sampled from the last row.

@@ -17,7 +17,7 @@ struct CharDfa {
   std::vector<State> states;  // the first one is the start
 };
 
-inline constexpr size_t kMaxPatterns = 64, kMaxDfaStates = 10'000;
+inline constexpr size_t kMaxPatterns = 64, kMaxDfaStates = 10'000, kMaxAmbiguousStates = 64;
 
 // Fails where that takes too many states or too much work.
 Result<CharDfa> determinized(const std::vector<const CharAutomaton*>& patterns, Work& work);
@@ -35,7 +35,7 @@ class StringMaker {
   // nothing mostly.
   using Ends = std::function<std::vector<StateId>(uint64_t taken)>;
   StateId deterministic(const CharDfa& dfa, uint32_t min, uint32_t max, const Ends& ends);
-  // Without anchors inside.
+  // Without anchors inside. Of more states than kMaxAmbiguousStates it takes too long.
   StateId ambiguous(const CharAutomaton& pattern, uint32_t min, uint32_t max, StateId next);
   StateId runs(const std::vector<CharRun>& runs, StateId next);
   StateId character(const CharSet& set, StateId next);

@@ -12,8 +12,6 @@ namespace {
 using Kind = GbnfNode::Kind;
 using Text = std::u32string_view;
 
-const CharSet kAny = {{0, 0xD7FF}, {0xE000, kLastChar}};
-
 bool is_name(char32_t c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
@@ -30,9 +28,9 @@ std::string shown(char32_t c) {
 }
 
 // Recursive descent; the first failure stays in status_ and ends every loop.
-class Parser {
+class GbnfParser {
  public:
-  explicit Parser(std::u32string text) : text_(std::move(text)) {}
+  explicit GbnfParser(std::u32string text) : text_(std::move(text)) {}
 
   Result<Gbnf> parse();
 
@@ -70,14 +68,14 @@ class Parser {
   size_t nodes_ = 0;
 };
 
-void Parser::fail(const std::string& what) {
+void GbnfParser::fail(const std::string& what) {
   if (!status_.ok()) return;
   const auto here = text_.begin() + static_cast<ptrdiff_t>(std::min(at_, text_.size()));
   status_ = invalid("line {}: {}", std::count(text_.begin(), here, U'\n') + 1, what);
 }
 
 // Comments too.
-void Parser::space(bool newlines) {
+void GbnfParser::space(bool newlines) {
   while (!at_end()) {
     const char32_t c = peek();
     if (c == '#') {
@@ -91,7 +89,7 @@ void Parser::space(bool newlines) {
 }
 
 // XGrammar lets an alternative begin a line.
-bool Parser::goes_on_in_next_line() {
+bool GbnfParser::goes_on_in_next_line() {
   const size_t before = at_;
   space(true);
   if (peek() == '|') return true;
@@ -99,7 +97,7 @@ bool Parser::goes_on_in_next_line() {
   return false;
 }
 
-std::string Parser::name() {
+std::string GbnfParser::name() {
   std::string name;
   for (; is_name(peek()); ++at_) name += static_cast<char>(peek());
   if (name.empty() && at_end()) fail("the grammar ends where a rule's name is expected");
@@ -107,7 +105,7 @@ std::string Parser::name() {
   return name;
 }
 
-int Parser::number_of(const std::string& name) {
+int GbnfParser::number_of(const std::string& name) {
   const auto [entry, fresh] = numbers_.try_emplace(name, static_cast<int>(grammar_.names.size()));
   if (!fresh) return entry->second;
   if (grammar_.names.size() == kMaxGbnfRules) fail(fmt::format("more than {} rules", kMaxGbnfRules));
@@ -117,7 +115,7 @@ int Parser::number_of(const std::string& name) {
   return entry->second;
 }
 
-void Parser::rule() {
+void GbnfParser::rule() {
   const std::string called = name();
   if (!status_.ok()) return;
   const int number = number_of(called);
@@ -133,7 +131,7 @@ void Parser::rule() {
     fail(fmt::format("{} is not expected here", shown(peek())));
 }
 
-GbnfNode Parser::choice(int depth) {
+GbnfNode GbnfParser::choice(int depth) {
   GbnfNode node{.kind = Kind::kChoice};
   for (bool more = true; more && status_.ok(); space(true)) {
     node.parts.push_back(sequence(depth));
@@ -144,7 +142,7 @@ GbnfNode Parser::choice(int depth) {
   return node;
 }
 
-GbnfNode Parser::sequence(int depth) {
+GbnfNode GbnfParser::sequence(int depth) {
   GbnfNode node{.kind = Kind::kSequence};
   while (!at_end()) {
     std::optional<GbnfNode> next = symbol(depth);
@@ -156,18 +154,18 @@ GbnfNode Parser::sequence(int depth) {
 }
 
 // Nothing where none begins.
-std::optional<GbnfNode> Parser::symbol(int depth) {
+std::optional<GbnfNode> GbnfParser::symbol(int depth) {
   const char32_t c = peek();
   if (c == '"') return literal();
   if (c == '[') return bracket();
   if (c == '(') return group(depth + 1);
-  if (c == '.') return ++at_, GbnfNode{.kind = Kind::kSet, .set = kAny};
+  if (c == '.') return ++at_, GbnfNode{.kind = Kind::kSet, .set = complement({})};
   if (c == '<' || (c == '!' && peek(1) == '<')) return fail("tokens (<...>) are not supported"), GbnfNode();
   if (!is_name(c)) return {};
   return GbnfNode{.kind = Kind::kRule, .rule = number_of(name())};
 }
 
-GbnfNode Parser::group(int depth) {
+GbnfNode GbnfParser::group(int depth) {
   ++at_;
   if (depth > kMaxGbnfNesting)
     fail(fmt::format("more than {} parentheses inside each other", kMaxGbnfNesting));
@@ -178,7 +176,7 @@ GbnfNode Parser::group(int depth) {
   return node;
 }
 
-GbnfNode Parser::literal() {
+GbnfNode GbnfParser::literal() {
   ++at_;
   std::u32string text;
   while (!at_end() && peek() != '"') text += static_cast<char32_t>(character());
@@ -186,7 +184,7 @@ GbnfNode Parser::literal() {
   return {.kind = Kind::kText, .text = utf8_of(text)};
 }
 
-GbnfNode Parser::bracket() {
+GbnfNode GbnfParser::bracket() {
   ++at_;
   const bool negative = take('^');
   CharSet set;
@@ -205,7 +203,7 @@ GbnfNode Parser::bracket() {
   return {.kind = Kind::kSet, .set = negative ? complement(set) : set};
 }
 
-uint32_t Parser::hex(int digits) {
+uint32_t GbnfParser::hex(int digits) {
   uint32_t value = 0;
   for (; digits > 0; --digits, ++at_) {
     const int digit = hex_value(peek());
@@ -217,7 +215,7 @@ uint32_t Parser::hex(int digits) {
 }
 
 // Reads a character of a literal or of brackets; it may be escaped.
-uint32_t Parser::character() {
+uint32_t GbnfParser::character() {
   const char32_t c = text_[at_++];
   if (c != '\\') return c;
   const char32_t escaped = peek();
@@ -244,7 +242,7 @@ uint32_t Parser::character() {
   return escaped;
 }
 
-uint32_t Parser::count() {
+uint32_t GbnfParser::count() {
   uint32_t value = 0;
   if (peek() < '0' || peek() > '9') fail("a count in { } that is no number");
   for (; peek() >= '0' && peek() <= '9' && value <= kMaxGbnfCount; ++at_) value = value * 10 + (peek() - '0');
@@ -253,7 +251,7 @@ uint32_t Parser::count() {
 }
 
 // Operators behind a symbol, and space behind it and them. Several apply one after the other.
-GbnfNode Parser::quantified(GbnfNode node, bool newlines) {
+GbnfNode GbnfParser::quantified(GbnfNode node, bool newlines) {
   space(newlines);
   for (int operators = 0; !at_end(); ++operators) {
     GbnfNode repeated{.kind = Kind::kRepeat, .min = 0, .max = kUnlimited};
@@ -276,7 +274,7 @@ GbnfNode Parser::quantified(GbnfNode node, bool newlines) {
   return node;
 }
 
-Result<Gbnf> Parser::parse() {
+Result<Gbnf> GbnfParser::parse() {
   for (space(true); !at_end(); space(true)) rule();
   if (!status_.ok()) return status_;
   const auto missing = std::find(defined_.begin(), defined_.end(), false);
@@ -295,7 +293,7 @@ Result<Gbnf> parse_gbnf(std::string_view text) {
   if (text.size() > kMaxGbnfBytes)
     return invalid("{} bytes are too many (at most {})", text.size(), kMaxGbnfBytes);
   if (utf8_valid_prefix(text) != text.size()) return invalid("it is not UTF-8");
-  return Parser(code_points(text)).parse();
+  return GbnfParser(code_points(text)).parse();
 }
 
 }  // namespace moesaic::grammar

@@ -30,9 +30,9 @@ struct Node {
 };
 
 // Recursive descent; the first failure stays in status_ and ends every loop.
-class Parser {
+class PatternParser {
  public:
-  explicit Parser(std::u32string text) : text_(std::move(text)) {}
+  explicit PatternParser(std::u32string text) : text_(std::move(text)) {}
 
   // Look-ahead at the beginning, with whether it must hold.
   std::vector<std::pair<bool, Node>> ahead;
@@ -80,7 +80,7 @@ Node anything() {
   return {.kind = Node::Kind::kRepeat, .parts = {set_node(kAny)}, .min = 0, .max = kUnlimited};
 }
 
-Node Parser::choice(int depth) {
+Node PatternParser::choice(int depth) {
   Node node{.kind = Node::Kind::kChoice};
   do node.parts.push_back(alternative(depth));
   while (take('|'));
@@ -88,7 +88,7 @@ Node Parser::choice(int depth) {
 }
 
 // Where the whole pattern is one of these, what ^ and $ do not hold may have anything around it.
-Node Parser::alternative(int depth) {
+Node PatternParser::alternative(int depth) {
   Node node;
   const bool outermost = depth == 0, from_start = outermost && take('^');
   while (from_start && (begins(U"(?!") || begins(U"(?="))) look_ahead();
@@ -106,7 +106,7 @@ Node Parser::alternative(int depth) {
 }
 
 // A look-ahead is about the whole rest: anything may follow its text.
-void Parser::look_ahead() {
+void PatternParser::look_ahead() {
   const bool must = text_[at_ + 2] == '=';
   at_ += 3;
   Node node{.kind = Node::Kind::kSequence};
@@ -116,7 +116,7 @@ void Parser::look_ahead() {
   ahead.emplace_back(must, std::move(node));
 }
 
-Node Parser::term(int depth) {
+Node PatternParser::term(int depth) {
   if (is('^') || is('$')) {
     anchors_inside = true;
     return {.kind = text_[at_++] == '^' ? Node::Kind::kTextBegin : Node::Kind::kTextEnd};
@@ -130,7 +130,7 @@ Node Parser::term(int depth) {
   return set_node(c == '.' ? complement(kNewlines) : CharSet{{c, c}});
 }
 
-Node Parser::group(int depth) {
+Node PatternParser::group(int depth) {
   if (depth > kMaxNesting) fail("nesting this deep");
   if (take('?')) {
     if (is('<') && at_ + 1 < text_.size() && text_[at_ + 1] != '=' && text_[at_ + 1] != '!') {
@@ -144,7 +144,7 @@ Node Parser::group(int depth) {
   return node;
 }
 
-uint32_t Parser::number() {
+uint32_t PatternParser::number() {
   uint32_t value = 0;
   for (; peek() >= '0' && peek() <= '9' && value <= kMaxCount; ++at_) value = value * 10 + (peek() - '0');
   if (value > kMaxCount) fail("a count above 10,000");
@@ -168,7 +168,7 @@ void simplify(Node& node) {
   body = std::move(inner);
 }
 
-Node Parser::quantified(Node atom) {
+Node PatternParser::quantified(Node atom) {
   Node node{.kind = Node::Kind::kRepeat, .min = 0, .max = kUnlimited};
   if (take('+')) {
     node.min = 1;
@@ -191,7 +191,7 @@ Node Parser::quantified(Node atom) {
   return node;
 }
 
-CharSet Parser::hex(int digits) {
+CharSet PatternParser::hex(int digits) {
   uint32_t value = 0;
   for (; digits > 0; --digits, ++at_) {
     const char32_t c = peek();
@@ -203,7 +203,7 @@ CharSet Parser::hex(int digits) {
   return {{value, value}};
 }
 
-CharSet Parser::escape(bool in_class) {
+CharSet PatternParser::escape(bool in_class) {
   constexpr std::u32string_view kNames = U"tnvfr0", kMeanings{U"\t\n\v\f\r\0", 6};
   if (at_end()) return fail("a \\ at the end"), CharSet();
   const char32_t c = text_[at_++];
@@ -235,7 +235,7 @@ CharSet Parser::escape(bool in_class) {
   return word ? CharSet{{'\b', '\b'}} : CharSet{{c, c}};
 }
 
-CharSet Parser::bracket() {
+CharSet PatternParser::bracket() {
   const bool negative = take('^');
   CharSet set;
   const auto member = [&]() -> CharSet {
@@ -362,7 +362,7 @@ std::optional<std::vector<CharRun>> runs_of(const Node& node) {
 }  // namespace
 
 Result<Pattern> parse_pattern(std::string_view text, Extent extent) {
-  Parser parser(code_points(text));
+  PatternParser parser(code_points(text));
   ASSIGN_OR_RETURN(const Node node, parser.parse(extent));
   Pattern pattern;
   pattern.anchors_inside = parser.anchors_inside;

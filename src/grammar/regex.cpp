@@ -8,8 +8,6 @@
 namespace moesaic::grammar {
 namespace {
 
-constexpr size_t kMaxAmbiguousStates = 64;
-
 Result<StateId> rule_of(Automaton& a, std::string_view regex, Work& work) {
   if (regex.size() > kMaxRegexBytes)
     return invalid("{} bytes are too many (at most {})", regex.size(), kMaxRegexBytes);

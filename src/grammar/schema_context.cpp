@@ -5,7 +5,7 @@
 namespace moesaic::grammar {
 namespace {
 
-uint64_t mixed(uint64_t a, uint64_t b) {
+uint64_t hash_of_both(uint64_t a, uint64_t b) {
   uint64_t h = (a ^ (b + 0x9E3779B97F4A7C15u + (a << 6) + (a >> 2))) * 0xBF58476D1CE4E5B9u;
   return h ^ (h >> 31);
 }
@@ -14,14 +14,15 @@ uint64_t mixed(uint64_t a, uint64_t b) {
 
 // Every structure's hash is computed once. Its members' order counts: properties are written in it.
 uint64_t SchemaContext::hash_of(const Json& value) {
-  if (!value.is_structured()) return mixed(static_cast<uint64_t>(value.type()), std::hash<Json>()(value));
+  if (!value.is_structured())
+    return hash_of_both(static_cast<uint64_t>(value.type()), std::hash<Json>()(value));
   const auto known = hashes_.find(&value);
   if (known != hashes_.end()) return known->second;
   work_.add(1);
-  uint64_t h = mixed(static_cast<uint64_t>(value.type()), value.size());
+  uint64_t h = hash_of_both(static_cast<uint64_t>(value.type()), value.size());
   for (auto member = value.begin(); member != value.end(); ++member) {
-    if (value.is_object()) h = mixed(h, std::hash<std::string>()(member.key()));
-    h = mixed(h, hash_of(*member));
+    if (value.is_object()) h = hash_of_both(h, std::hash<std::string>()(member.key()));
+    h = hash_of_both(h, hash_of(*member));
   }
   return hashes_[&value] = h;
 }

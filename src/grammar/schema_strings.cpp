@@ -8,7 +8,6 @@ namespace moesaic::grammar {
 namespace {
 
 constexpr size_t kMaxCountedStates = 50'000;  // states of a pattern times characters
-constexpr size_t kMaxAmbiguousStates = 64;
 
 // The runs with a length, where it is but one that varies.
 bool limit(std::vector<CharRun>& runs, Counts length) {

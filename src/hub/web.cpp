@@ -268,13 +268,13 @@ double seconds_to_wait(const Headers& headers, long status, int attempt) {
 }
 
 bool rest(double seconds, const Watch& watch) {
-  using Clock = std::chrono::steady_clock;
+  using Steady = std::chrono::steady_clock;
   constexpr std::chrono::milliseconds kStep(50);
   const auto end =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  while (Clock::now() < end) {
+      Steady::now() + std::chrono::duration_cast<Steady::duration>(std::chrono::duration<double>(seconds));
+  while (Steady::now() < end) {
     if (watch.cancelled()) return false;
-    std::this_thread::sleep_for(std::min<Clock::duration>(kStep, end - Clock::now()));
+    std::this_thread::sleep_for(std::min<Steady::duration>(kStep, end - Steady::now()));
   }
   return !watch.cancelled();
 }

@@ -26,7 +26,7 @@ build:  ## build/release/apps/moesaic
 test: setup  ## release, address and thread sanitizers, fuzzing, aarch64 under qemu, clang-format, clang-tidy
 	@tools/check_all.sh
 
-demo:  ## a first look: builds for this machine alone, CUDA only with a GPU (3 to 4 minutes on 2 cores without), asks the bundled model
+demo:  ## a first look: builds for this machine alone, CUDA only with a GPU (some 3 minutes on 2 cores without), asks the bundled model
 	@tools/demo.sh
 
 bench: build  ## pp/tg benchmark: make bench MODEL=path

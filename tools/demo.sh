@@ -15,7 +15,7 @@ about() { echo "about $((($1 / cores + 59) / 60)) min on $cores cores"; }
 
 for_this_machine() {
   sed -n 's/^-- This machine/demo: this machine/p' build/configure.log
-  seconds=280
+  seconds=210
   grep -q '^-- This machine.*CUDA' build/configure.log && seconds=900
   echo "demo: from nothing the build takes $(about $seconds)"
 }

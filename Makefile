@@ -8,6 +8,7 @@ export CMAKE_CXX_COMPILER_LAUNCHER := $(CCACHE)
 endif
 PREFIX ?= /usr/local
 PYTHON ?= python3
+ALL_GPUS ?= OFF
 MODEL ?= dummy:gpt-oss-20b,layers=4
 
 .PHONY: help setup build test demo bench load clients tidy format install package wheel clean
@@ -20,7 +21,7 @@ setup:  ## install by apt what building and testing need (asks for nothing; skip
 
 build:  ## build/release/apps/moesaic
 	@tools/setup.sh build
-	@mkdir -p build && cmake --preset release >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
+	@mkdir -p build && cmake --preset release -DMOESAIC_ALL_GPUS=$(ALL_GPUS) >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
 	@cmake --build build/release --target moesaic
 
 test: setup  ## release, address and thread sanitizers, fuzzing, aarch64 under qemu, clang-format, clang-tidy
@@ -48,16 +49,16 @@ install: build  ## into PREFIX (/usr/local): program, library, headers, bundled 
 	@cmake --build build/release --target moesaic_whole pages
 	@cmake --install build/release --prefix $(PREFIX)
 
-package: build  ## build/release/packages: Debian packages (where there is dpkg) and a .tar.gz
+package: build  ## build/release/packages: Debian packages (where there is dpkg) and a .tar.gz (ALL_GPUS=ON: as a release)
 	@tools/setup.sh package
-	@cmake --preset release >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
+	@cmake --preset release -DMOESAIC_ALL_GPUS=$(ALL_GPUS) >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
 	@cmake --build build/release --target moesaic_whole pages
 	@cd build/release && { cpack -B packages >../package.log 2>&1 || { cat ../package.log; exit 1; }; }
 	@rm -rf build/release/packages/_CPack_Packages && ls -l build/release/packages
 
 wheel:  ## build/wheels: the Python package, with CUDA where there is nvcc; auditwheel checks its tag (PYTHON=python3.12)
 	@tools/setup.sh build test
-	@PYTHON=$(PYTHON) tools/make_wheel.sh
+	@PYTHON=$(PYTHON) MOESAIC_ALL_GPUS=$(ALL_GPUS) tools/make_wheel.sh
 
 clean:  ## remove build/
 	@rm -rf build

@@ -3,6 +3,7 @@
 
 # moesaic_default_architectures(OUT VERSION): what this version of nvcc compiles of 9.0, 12.0 and, unless MOESAIC_ONE_SM12X,
 # 12.1; nothing where it is too old. sm_90a came with CUDA 12.0, sm_120a with 12.8, sm_121a and the family sm_120f with 12.9.
+# With MOESAIC_ALL_GPUS also of 8.0, 8.6, 8.9 and 10.0 (sm_100 came with 12.8), and PTX for those between and behind them.
 function(moesaic_default_architectures out version)
   set(architectures "")
   if(version VERSION_GREATER_EQUAL 12.9 AND NOT MOESAIC_ONE_SM12X)
@@ -11,6 +12,13 @@ function(moesaic_default_architectures out version)
     set(architectures 90a-real 120a-real)
   elseif(version VERSION_GREATER_EQUAL 12.0)
     set(architectures 90a-real)
+  endif()
+  if(MOESAIC_ALL_GPUS AND architectures)
+    list(PREPEND architectures 80-real 86-real 89-real)
+    if(version VERSION_GREATER_EQUAL 12.8)
+      list(APPEND architectures 100-real)
+    endif()
+    list(APPEND architectures 80-virtual 90-virtual)
   endif()
   set(${out} "${architectures}" PARENT_SCOPE)
 endfunction()

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds build/wheels/moesaic-*.whl, gives it the manylinux tag that it fulfils, and lets it answer in a fresh environment.
-#   PYTHON=python3.12 tools/make_wheel.sh       MOESAIC_CUDA=OFF: without the CUDA backend
+#   PYTHON=python3.12 tools/make_wheel.sh       MOESAIC_CUDA=OFF: without the CUDA backend; MOESAIC_ALL_GPUS=ON: for all GPUs, as a release's
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}

@@ -323,18 +323,21 @@ Status ParallelBackend::load(const ModelConfig& config, const ModelWeights& weig
       return !cancelled;
     });
   };
+  Status answer;  // of the caller, who may be told only when the ranks are done
   auto lock = post(load_rank);
-  while (ranks_->running > 0) {
+  while (true) {
     ranks_->changed.wait(lock, [&] { return ranks_->running == 0 || !told; });
-    if (told) continue;
+    if (told) break;
     told = true;
     const int now = done, all = total;
     lock.unlock();
-    const bool goes_on = report(progress, now, all).ok();
+    const Status now_says = report(progress, now, all);
     lock.lock();
-    cancelled = cancelled || !goes_on;
+    if (answer.ok()) answer = now_says;
+    cancelled = !answer.ok();
   }
-  return ranks_->exchange->failure();
+  RETURN_IF_ERROR(ranks_->exchange->failure());
+  return answer;
 }
 
 Status ParallelBackend::alloc_kv(const KvLayout& layout) {

@@ -149,7 +149,6 @@ TEST(Ranks, WhatCannotBeCutIsRefused) {
   EXPECT_NE(refusal(config_of(8), 2, true).find("LoRA"), std::string::npos);
   EXPECT_FALSE(create_backend("cpu", {.tp = kMostRanks + 1}).ok());
   EXPECT_EQ(create_backend("cpu", {.tp = 2}).value()->draft_head(), nullptr);
-  EXPECT_EQ(create_backend("cpu", {.tp = 2}).value()->kv_copier(), nullptr);
 }
 
 // A fault of the numbers ends one step, on every rank, and the next one is right.

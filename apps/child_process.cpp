@@ -16,6 +16,8 @@
 #include <new>
 #include <thread>
 
+#include "base/seconds.h"
+
 namespace moesaic::app {
 namespace {
 
@@ -23,10 +25,6 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kMostOutput = size_t{256} << 10;
 constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::seconds kKillPatience{10};  // a process with much memory takes some seconds to go
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // A core file of a model in memory would fill the disk. The kernel's choice when memory runs out is the
 // process with the highest score.

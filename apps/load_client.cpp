@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/seconds.h"
 #include "base/whole_json.h"
 
 namespace moesaic::app {
@@ -47,7 +48,7 @@ class Load {
   bool more() const;
   asio::awaitable<void> read_events(tcp::socket& socket, Timeline& timeline) const;
   std::string body_of(int prompt) const;
-  double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+  double now() const { return seconds_since(begin_); }
 
   const LoadOptions& o_;
   Endpoints endpoints_;

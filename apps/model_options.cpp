@@ -16,6 +16,7 @@
 #include "api/model_parts.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/seconds.h"
 #include "chat/terminal.h"
 #include "checkpoint/lora.h"
 #include "drafting/make_drafter.h"
@@ -185,7 +186,7 @@ Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows, int
     ASSIGN_OR_RETURN(model.backend, make_backend(options, model.choice));
     if (!model.choice.ranks.empty()) chat::notice("moesaic: note: " + model.choice.ranks);
   }
-  model.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  model.load_seconds = seconds_since(start);
   return model;
 }
 
@@ -197,7 +198,7 @@ Status load(LoadedModel& model, const KvDemand& cache) {
     return true;
   };
   RETURN_IF_ERROR(load_weights(model.checkpoint, cache, *model.backend, progress));
-  model.load_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  model.load_seconds += seconds_since(start);
   model.caps = model.backend->caps();
   line.clear();
   const Checkpoint& k = model.checkpoint;

@@ -10,6 +10,7 @@
 #include "backend/profiling.h"
 #include "base/error.h"
 #include "base/huge_pages.h"
+#include "base/seconds.h"
 #include "bench_drafts.h"
 #include "bench_moe.h"
 #include "commands.h"
@@ -65,8 +66,8 @@ Result<double> time_once(Backend& backend, RandomBatch& random, const Test& t) {
   if (t.prefill) RETURN_IF_ERROR(random.append(t.tokens, true));
   for (int i = 0; !t.prefill && i < t.tokens; ++i) RETURN_IF_ERROR(random.append(1, true));
   RETURN_IF_ERROR(random.wait());
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  return static_cast<double>(t.tokens) * t.batch / seconds.count();
+  const double seconds = seconds_since(start);
+  return static_cast<double>(t.tokens) * t.batch / seconds;
 }
 
 // A CPU shares its memory with other programs: what it can read is measured before a decoding test and after

@@ -7,6 +7,7 @@
 #include "api/draft_parts.h"
 #include "backend/profiling.h"
 #include "base/error.h"
+#include "base/seconds.h"
 #include "commands.h"
 #include "drafted_batch.h"
 #include "model_options.h"
@@ -97,7 +98,7 @@ Status time_pass(RandomBatch& random, Profiler& profiler, const ProfileOptions& 
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < steps; ++i) RETURN_IF_ERROR(random.append(o.rows, true));
   RETURN_IF_ERROR(random.wait());
-  seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / steps);
+  seconds.push_back(seconds_since(start) / steps);
   all.count += steps;
   add(all.ops, profiler.profile());
   return {};

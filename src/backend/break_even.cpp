@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/seconds.h"
 
 namespace moesaic {
 
@@ -43,7 +44,7 @@ Result<double> time_host_experts(HostExperts& experts, int layer, const ModelCon
   for (int i = 0; i < kTimes; ++i) {
     const auto start = std::chrono::steady_clock::now();
     RETURN_IF_ERROR(experts.run(layer, routed, out.data()));
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = seconds_since(start);
     least = i == 0 ? seconds : std::min(least, seconds);
   }
   return least;

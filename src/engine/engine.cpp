@@ -379,7 +379,7 @@ void Engine::measure_prompts(const ScheduledBatch& step, Clock::time_point begun
   const int rows = step.batch.rows() - static_cast<int>(step.batch.logit_rows.size());
   const bool on_device = !step.batch.sampling.empty();
   const int done = std::exchange(prompt_rows_in_flight_, on_device ? rows : 0) + (on_device ? 0 : rows);
-  const double seconds = std::chrono::duration<double>(Clock::now() - begun_at).count();
+  const double seconds = seconds_since(begun_at);
   if (done > 0 && seconds > 0) prompt_rate_ = std::max(done / seconds, (1 - kFade) * prompt_rate_);
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/linked_stop.h"
+#include "base/seconds.h"
 #include "server/client.h"
 #include "server/handlers.h"
 
@@ -83,7 +84,7 @@ asio::awaitable<Made> prepared(HttpExchange& exchange, App& app,
     end = co_await run();
     lane = end == WorkerPool::End::kDone ? work->lane_instead(key.lane) : std::nullopt;
   }
-  app.metrics.prepare_time.observe(std::chrono::duration<double>(Clock::now() - begun).count());
+  app.metrics.prepare_time.observe(seconds_since(begun));
   if (end != WorkerPool::End::kDone) co_return refusal_of(end, app);
   co_return std::move(work->made);
 }

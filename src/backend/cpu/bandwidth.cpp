@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "backend/cpu/tuning.h"
+#include "base/seconds.h"
 
 namespace moesaic::cpu {
 namespace {
@@ -88,9 +89,9 @@ class Reader {
       const auto& own = units_[node];
       sink_ += read_chunk(own[(next_ + at / parts) % std::ssize(own)] + at % parts * pattern.chunk, pattern);
     });
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const double seconds = seconds_since(start);
     next_ += units;
-    return static_cast<double>(units * unit_) / seconds.count() / 1e9;
+    return static_cast<double>(units * unit_) / seconds / 1e9;
   }
 
  private:

@@ -16,6 +16,7 @@
 #include "backend/profiling.h"
 #include "backend/tuner.h"
 #include "base/cpu_topology.h"
+#include "base/seconds.h"
 
 namespace moesaic::cpu {
 
@@ -72,7 +73,7 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
     Timer(OpProfile& op, double bytes, double flops) : op_(op), start_(Clock::now()) {
       op.calls += 1, op.bytes += bytes, op.flops += flops;
     }
-    ~Timer() { op_.seconds += std::chrono::duration<double>(Clock::now() - start_).count(); }
+    ~Timer() { op_.seconds += seconds_since(start_); }
 
    private:
     using Clock = std::chrono::steady_clock;

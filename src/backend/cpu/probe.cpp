@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "base/error.h"
+#include "base/seconds.h"
 
 namespace moesaic::cpu {
 namespace {
@@ -38,7 +39,7 @@ template <typename Work>
 double seconds_of(Work&& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return seconds_since(start);
 }
 
 }  // namespace

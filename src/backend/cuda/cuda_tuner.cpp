@@ -8,6 +8,7 @@
 #include "backend/cuda/runtime/random.h"
 #include "backend/cuda/runtime/replay_timer.h"
 #include "base/error.h"
+#include "base/seconds.h"
 #include "tuning/moe_probe.h"
 
 namespace moesaic::cuda {
@@ -118,11 +119,11 @@ void CudaBackend::tune_experts() {
   if (status.ok()) {
     const auto start = std::chrono::steady_clock::now();
     Result<std::vector<TunedStep>> probed = probe_experts(steps);
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const double seconds = seconds_since(start);
     status = probed.ok() ? write_tuning(folder, key, probed.value()) : probed.status();
     if (status.ok()) moe_.prefer(std::move(probed).value());
-    measured_ = fmt::format("the experts' kernels were measured on this device in {:.1f} s: {}",
-                            seconds.count(), tuning_path(folder, key));
+    measured_ = fmt::format("the experts' kernels were measured on this device in {:.1f} s: {}", seconds,
+                            tuning_path(folder, key));
   }
   if (!status.ok()) measured_ = "the experts' kernels are chosen unmeasured: " + status.message();
 }

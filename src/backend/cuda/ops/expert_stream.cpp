@@ -5,6 +5,7 @@
 
 #include "backend/cuda/ops/expert_weights.h"
 #include "base/error.h"
+#include "base/seconds.h"
 
 namespace moesaic::cuda {
 namespace {
@@ -244,7 +245,7 @@ Result<double> ExpertStream::seconds_a_layer() {
     const auto start = std::chrono::steady_clock::now();
     RETURN_IF_ERROR(begin());
     RETURN_IF_ERROR(check(cudaStreamSynchronize(repacking_), "moe"));
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    seconds = seconds_since(start);
   }
   return seconds / model_->stream.count;
 }

@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/sm120/load_tile.h"
 #include "backend/cuda/kernels/sm120/tile_code.h"
 #include "base/error.h"
+#include "base/seconds.h"
 #include "base/thread_pool.h"
 
 namespace moesaic {
@@ -53,10 +54,7 @@ Result<std::string> warm_up(const std::string& architecture, int threads,
     const auto start = std::chrono::steady_clock::now();
     const auto code = cuda::sm120::tile_code(names[i], target, cache);
     if (!code.ok()) return progress.failed(code.status());
-    progress.done(
-        {.name = names[i],
-         .cached = code.value().cached,
-         .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
+    progress.done({.name = names[i], .cached = code.value().cached, .seconds = seconds_since(start)});
   });
   RETURN_IF_ERROR(progress.status());
   return target;

@@ -9,7 +9,9 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/helper_threads.h"
 #include "base/log.h"
+#include "base/seconds.h"
 
 namespace moesaic {
 namespace {
@@ -19,7 +21,6 @@ constexpr auto kPatience = std::chrono::seconds(1);      // with a part that doe
 constexpr auto kGrace = std::chrono::milliseconds(250);  // before rates are compared
 constexpr auto kTick = std::chrono::milliseconds(20);    // the least time for either
 constexpr auto kEngineWait = std::chrono::milliseconds(1);
-constexpr int kMostReaders = 4, kCpusPerReader = 4;
 
 // Names everything that K and V of a token depend on besides the tokens.
 std::string model_of(const Backend& backend, const ModelConfig& config, const KvLayout& layout,
@@ -29,8 +30,6 @@ std::string model_of(const Backend& backend, const ModelConfig& config, const Kv
   return fmt::format("1 {:016x} {} {} {} {}", fingerprint, backend.kv_page_format(), backend.kv_page_bytes(),
                      layout.page_tokens, kinds);
 }
-
-double seconds_of(KvFetch::Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
 
@@ -116,9 +115,7 @@ Status KvStore::check_room(const KvStoreOptions& options) const {
 }
 
 Status KvStore::start(Backend& backend, int readers) try {
-  if (readers == 0)
-    readers =
-        std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / kCpusPerReader, 1, kMostReaders);
+  if (readers == 0) readers = helper_threads();
   bool copies = true;
   for (int i = 0; i < readers; ++i) {
     readers_.push_back(std::make_unique<Reader>());
@@ -262,7 +259,7 @@ bool KvStore::copy(Writer& w, const Offer& offer, KvBytes& bytes) {
 
 // ---- what comes back ----
 
-// Since when the part is being read that takes longest; nothing: none is.
+// Returns when the oldest read that is under way began; nothing: none is.
 std::optional<KvStore::Clock::time_point> KvStore::longest_read() const {
   std::optional<Clock::time_point> since;
   for (const auto& reader : readers_)
@@ -332,7 +329,7 @@ std::shared_ptr<const KvBytes> KvStore::find(const KvPart& part) try {
   return nullptr;
 }
 
-// The first of which a part has not been begun.
+// Returns the first fetch with parts that no reader has begun; null: there is none.
 std::shared_ptr<KvFetch> KvStore::next_fetch() const {
   const auto has_parts = [](const auto& fetch) { return fetch->taken_ < fetch->places_.size(); };
   const auto fetch = std::ranges::find_if(fetches_, has_parts);
@@ -363,7 +360,7 @@ void KvStore::read_part(Reader& reader, KvFetch& fetch, std::unique_lock<std::mu
   fetch.whole_ = fetch.whole_ && bytes != nullptr;
   if (fetch.whole_ && !write_page(reader, fetch, place, *bytes, lock)) return;
   constexpr double kNew = 0.2;
-  const double seconds = seconds_of(Clock::now() - *reader.reading) / static_cast<double>(readers_.size());
+  const double seconds = seconds_since(*reader.reading) / static_cast<double>(readers_.size());
   seconds_per_part_ += kNew * (seconds - seconds_per_part_);
   if (++fetch.arrived_ == fetch.places_.size()) end(fetch, fetch.whole_);
 }

@@ -25,7 +25,7 @@ struct KvStoreOptions {
   uint64_t host_bytes = 0;  // 0: nothing in host memory
   std::string folder;       // empty: nothing on disk
   uint64_t disk_bytes = 0;  // 0: half of what is free there
-  int readers = 0;          // threads that read at a time; 0: as many as the machine's CPUs bear
+  int readers = 0;          // threads that read; 0: helper_threads()
   bool any() const { return host_bytes > 0 || !folder.empty(); }
 };
 // Reads the values of --kv-host GiB and --kv-disk DIR[:GiB].
@@ -127,8 +127,8 @@ class KvStore {
   uint32_t& generation_of(KvKind kind, int32_t page) {
     return generations_[static_cast<size_t>(kind)][static_cast<size_t>(page)];
   }
-  // Reads a part at a time. Several read the parts of one fetch at once: a part's bytes are checked by one
-  // thread, which takes longer than reading them from a fast disk.
+  // A reader reads a part at a time. Several share a fetch, as checking a part takes longer than reading it
+  // from a fast disk.
   struct Reader {
     std::unique_ptr<KvCopier> copier;
     const KvFetch* writing = nullptr;          // into its pages

@@ -5,17 +5,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/helper_threads.h"
 #include "base/thread_priority.h"
 
 namespace moesaic::grammar {
 namespace {
 
 constexpr int kNice = 10;
-constexpr size_t kMostThreads = 4, kCpusPerThread = 4;
-
-size_t usual_threads() {
-  return std::clamp<size_t>(std::thread::hardware_concurrency() / kCpusPerThread, 1, kMostThreads);
-}
 
 }  // namespace
 
@@ -42,7 +38,7 @@ bool NextMask::compute_slice() {
   }
 }
 
-MaskThreads::MaskThreads(int most) : most_(most > 0 ? static_cast<size_t>(most) : usual_threads()) {}
+MaskThreads::MaskThreads(int most) : most_(static_cast<size_t>(most > 0 ? most : helper_threads())) {}
 
 MaskThreads::~MaskThreads() {
   {

@@ -123,7 +123,7 @@ class SharedConversion {
   std::map<int, Made> made_;
 };
 
-// The parts of the ranks one behind the other, each of all layers.
+// The parts of the ranks stand one behind the other, each with all layers.
 class RanksKvCopier final : public KvCopier {
  public:
   struct Part {
@@ -309,8 +309,9 @@ Status ParallelBackend::load(const ModelConfig& config, const ModelWeights& weig
   RETURN_IF_ERROR(check_ranks(config, weights, static_cast<int>(count())));
   RETURN_IF_ERROR(lost_);
   const auto conversion = std::make_shared<SharedConversion>(weights.convert_experts, count());
-  int done = 0, total = 0;  // of rank 0, under the ranks' mutex as `cancelled` is
-  bool told = true, cancelled = false;
+  int done = 0, total = 0;  // of rank 0, under the ranks' mutex as what follows
+  bool told = true;
+  Status answer;  // of the caller, who may be told only when the ranks are done
   const auto load_rank = [&](int rank, Backend& backend) {
     ModelWeights own = weights;
     if (weights.convert_experts)
@@ -320,10 +321,9 @@ Status ParallelBackend::load(const ModelConfig& config, const ModelWeights& weig
     return backend.load(config, own, [&, rank](int now, int all) {
       const std::scoped_lock lock(ranks_->mutex);
       if (rank == 0) done = now, total = all, told = false, ranks_->changed.notify_all();
-      return !cancelled;
+      return answer.ok();
     });
   };
-  Status answer;  // of the caller, who may be told only when the ranks are done
   auto lock = post(load_rank);
   while (true) {
     ranks_->changed.wait(lock, [&] { return ranks_->running == 0 || !told; });
@@ -331,10 +331,9 @@ Status ParallelBackend::load(const ModelConfig& config, const ModelWeights& weig
     told = true;
     const int now = done, all = total;
     lock.unlock();
-    const Status now_says = report(progress, now, all);
+    const Status reported = report(progress, now, all);
     lock.lock();
-    if (answer.ok()) answer = now_says;
-    cancelled = !answer.ok();
+    if (answer.ok()) answer = reported;
   }
   RETURN_IF_ERROR(ranks_->exchange->failure());
   return answer;

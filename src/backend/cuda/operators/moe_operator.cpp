@@ -209,13 +209,7 @@ Status CudaMoeOperator::warm_up(cudaStream_t stream) const {
   // Calls of more rows than these, or of ranges.
   Workspace w;
   deal(memory.as<void>(), kRows, w);
-  RETURN_IF_ERROR(top_k({.logits = logits.as<float>(),
-                         .rows = kRows,
-                         .experts = options_.routed_experts,
-                         .top_k = options_.top_k,
-                         .ids = w.scratch.ids,
-                         .weights = w.scratch.weights},
-                        stream));
+  RETURN_IF_ERROR(choose(logits.as<float>(), kRows, w, stream));
   return check(cudaStreamSynchronize(stream), "the experts' first run");
 }
 

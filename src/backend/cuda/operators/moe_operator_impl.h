@@ -57,6 +57,8 @@ class CudaMoeOperator final : public MoeOperator {
   size_t deal(void* memory, int rows, Workspace& workspace) const;
   Status run_rows(const MoeOperatorCall& call, const Workspace& w, int rows, const MoeKernelConfig& config,
                   cudaStream_t stream) const;
+  // Writes each row's experts and their weights into the workspace.
+  Status choose(const float* logits, int rows, const Workspace& w, cudaStream_t stream) const;
 
   std::shared_ptr<Workspaces> workspaces_ = Workspaces::shared();
   mutable std::mutex mutex_;                                        // of chosen_

@@ -103,6 +103,16 @@ std::string CudaMoeOperator::plan(int64_t tokens) const {
                      config != nullptr ? config->name : "no kernel");
 }
 
+Status CudaMoeOperator::choose(const float* logits, int rows, const Workspace& w, cudaStream_t stream) const {
+  return top_k({.logits = logits,
+                .rows = rows,
+                .experts = options_.routed_experts,
+                .top_k = options_.top_k,
+                .ids = w.scratch.ids,
+                .weights = w.scratch.weights},
+               stream);
+}
+
 Status CudaMoeOperator::run_rows(const MoeOperatorCall& call, const Workspace& w, int rows,
                                  const MoeKernelConfig& config, cudaStream_t stream) const {
   const LayerExperts e = experts();
@@ -131,13 +141,7 @@ Status CudaMoeOperator::run_rows(const MoeOperatorCall& call, const Workspace& w
                    .weights = w.scratch.weights};
   if (from_logits && !chooses) {
     RETURN_IF_ERROR(take_rows(take, stream));
-    RETURN_IF_ERROR(top_k({.logits = w.logits,
-                           .rows = rows,
-                           .experts = options_.routed_experts,
-                           .top_k = options_.top_k,
-                           .ids = w.scratch.ids,
-                           .weights = w.scratch.weights},
-                          stream));
+    RETURN_IF_ERROR(choose(w.logits, rows, w, stream));
   } else {
     choice = take, choice.ids = call.ids, choice.ids64 = call.ids64, choice.weights = call.weights;
   }

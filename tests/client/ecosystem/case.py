@@ -54,6 +54,7 @@ class Case(unittest.TestCase):
     options = ("--max-batch", 8)
     context = 1024
     env = {}
+    never_refused = ""  # words of the log's lines of requests that must not be refused; empty: any may be
 
     @classmethod
     def setUpClass(cls):
@@ -65,6 +66,9 @@ class Case(unittest.TestCase):
         status, log = cls.server.stop()
         if status != 0:
             raise AssertionError(f"the server ended with status {status}: {log[-2000:]}")
+        refused = [line for line in log.splitlines() if cls.never_refused in line and '"status":200' not in line]
+        if cls.never_refused and refused:
+            raise AssertionError(f"the server refused: {refused}")
 
     def endless(self):
         """logit_bias by which an answer goes on until the context is full."""

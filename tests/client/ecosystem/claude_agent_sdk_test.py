@@ -13,14 +13,7 @@ TOOL = "mcp__weather__get_weather"
 
 class ClaudeCode(Case):
     context = 65536  # its own tools and instructions are some 18,000 tokens
-
-    @classmethod
-    def tearDownClass(cls):
-        """A request that is refused the client tries in another form, and says nothing."""
-        status, log = cls.server.stop()
-        refused = [line for line in log.splitlines() if '"/v1/messages"' in line and '"status":200' not in line]
-        if status != 0 or refused:
-            raise AssertionError(f"the server ended with status {status}, and refused: {refused}")
+    never_refused = '"/v1/messages"'  # the client would try in another form, and say nothing
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

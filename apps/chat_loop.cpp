@@ -109,8 +109,8 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\n") - begin + 1);
 }
 
-// The file's name where it is typed as for a shell, which is also how terminals write a file that is dropped
-// into them: 'a b', a\ b, ~/a.
+// Returns the file's name. It may be typed as for a shell: 'a b', a\ b, ~/a. Terminals write the name of a
+// file that is dropped into them in this way, too.
 std::string file_name(const std::string& typed) {
   std::error_code code;
   if (std::filesystem::exists(typed, code)) return typed;
@@ -125,7 +125,7 @@ std::string file_name(const std::string& typed) {
   return home != nullptr && name.starts_with("~/") ? home + name.substr(1) : name;
 }
 
-// What a person sends to the model: a text.
+// Reads a file that is sent to the model. One with a NUL is refused.
 Result<std::string> text_of_file(const std::string& path) {
   ASSIGN_OR_RETURN(std::string text, read_text_file(path));
   if (text.find('\0') != std::string::npos) return invalid("{}: not a text file", path);

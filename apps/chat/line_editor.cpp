@@ -234,7 +234,8 @@ bool Libedit::more() const {
   return !read_.empty() || poll(&input, 1, kTogether) == 1;
 }
 
-// What follows an escape: all of a control sequence (ECMA-48), or one byte.
+// Reads the rest of a key behind its escape: a whole control sequence (ECMA-48), or one byte. Returns all of
+// it.
 std::string Libedit::key_sequence() {
   constexpr size_t kLongest = 32;
   std::string key = "\x1b";

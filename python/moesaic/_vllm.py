@@ -200,7 +200,7 @@ LLM_NAMES = Names(
         "language_model_only": (True,), "prefix_caching_hash_algo": ("sha256", "builtin"),
     })
 
-# What vLLM's LLM and AsyncLLM have besides, and what is here in its place.
+# vLLM's LLM and AsyncLLM have these, too: each name with the advice that stands in its place here.
 ATTRIBUTES = {name: advice for names, advice in {
     "encode embed classify score reward beam_search": "this engine generates text, and does nothing else",
     "get_metrics": "stats and each output's metrics have the numbers",

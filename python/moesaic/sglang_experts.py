@@ -33,7 +33,7 @@ class MoesaicMoEMethod(Mxfp4MoEMethod):
         self.prefix = prefix
         # The checkpoint's sizes: SGLang may pad both for its own kernels.
         self.hidden, self.intermediate = layer.hidden_size_unpadded, layer.intermediate_size_per_partition
-        # With these the parent's create_weights() pads nothing.
+        # The parent's create_weights() pads nothing with these values.
         self.use_deep_gemm, self.use_mega_moe, self.use_marlin, self.use_flashinfer, self._fi_kernel = True, False, False, False, None
 
     def create_weights(self, layer: Any, num_experts: int, hidden_size: int, intermediate_size_per_partition: int,

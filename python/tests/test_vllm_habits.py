@@ -12,7 +12,7 @@ from moesaic import _vllm
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 CHAT = [{"role": "user", "content": "What is 17 + 25?"}]
-# Of vLLM 0.33's classes, but for their private ones.
+# These are the public attributes of vLLM 0.33's classes.
 REQUEST_OUTPUT = """request_id prompt prompt_token_ids prompt_logprobs outputs finished metrics lora_request encoder_prompt
     encoder_prompt_token_ids num_cached_tokens multi_modal_placeholders kv_transfer_params"""
 COMPLETION_OUTPUT = "index text token_ids cumulative_logprob logprobs routed_experts finish_reason stop_reason lora_request"

@@ -386,7 +386,7 @@ class StoredPages : public testing::Test {
     pages_.release(other);
     ASSERT_EQ(adopted(pages_, text_), 0);
   }
-  // What is to be fetched, as its numbers: the page of block i is 10 + i or 50 + i. Empties the places.
+  // Returns the places of a fetch as numbers: the page of block i is 10 + i or 50 + i. Empties the places.
   std::set<int> numbers(const PageTable& table, const std::vector<KvPlace>& places) {
     std::set<int> found;
     std::map<int64_t, Hash128> names;  // the blocks'

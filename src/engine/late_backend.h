@@ -240,7 +240,7 @@ struct Harness {
       : backend(samples), engine(make(backend, config, options, head, edits)) {}
 
   // Blocks outlive their pages from here on; before any request.
-  // Several readers, on any machine.
+  // The store has several readers on any machine.
   const KvStore* keep(KvStoreOptions where, uint64_t fingerprint = 1) {
     if (where.readers == 0) where.readers = 3;
     auto tiers = KvTiers::open(where);

@@ -62,7 +62,7 @@ TEST(Statuses, ThatMayPass) {
     EXPECT_FALSE(may_pass(status)) << status;
 }
 
-// What is said of an answer, without a token and with one.
+// Each refusal has its line, without a token and with one.
 TEST(Statuses, AreRefusedInOneLine) {
   struct Case {
     long status;
@@ -201,7 +201,7 @@ TEST_F(CacheFiles, AFileInTheWayOfAFolder) {
   EXPECT_TRUE(cache.check_room(1).ok());
 }
 
-// What stands where a file is to be: each is one error that names it, and nothing is left beside it.
+// A folder or another thing in a file's place is one error that names it, and nothing is left beside it.
 TEST_F(CacheFiles, WhatIsNoFile) {
   const RepositoryCache cache(root_, "o/n");
   ASSERT_TRUE(cache.make(commit_).ok());

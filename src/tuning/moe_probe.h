@@ -29,8 +29,8 @@ struct ProbeLimits {
 };
 // time: the seconds of a layer's experts with a config that takes so many tokens. Numbers of tokens up to
 // `known`'s last one are not measured again. A kernel is chosen over the one that the figures choose only
-// where it is quicker by more than measurements differ. What there was no time for has no step of its own: it
-// takes the kernel of a step at most twice as far, else the one that the figures choose (nearest_step()).
+// where it is quicker by more than measurements differ. Numbers of tokens for which there
+// was no time have no step: nearest_step() then gives a neighbour's kernel, or none.
 Result<std::vector<TunedStep>> probe_moe(
     const MoeShape& shape, std::span<const MoeKernelConfig> configs, std::vector<TunedStep> known,
     const ProbeLimits& limits,

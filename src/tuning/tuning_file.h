@@ -30,8 +30,8 @@ std::vector<TunedStep> read_tuning(const std::string& folder, const TuningKey& k
 Status write_tuning(const std::string& folder, const TuningKey& key, const std::vector<TunedStep>& steps);
 std::string tuning_path(const std::string& folder, const TuningKey& key);
 
-// The measured step that is nearest to `tokens` in ratio; null where `tokens` is more than twice as far from
-// each, but for those beyond the last step, which have its.
+// Returns the measured step nearest to `tokens` in ratio. Null: the nearest has less than half or more than
+// twice as many tokens. Numbers beyond the last step always get that step.
 const TunedStep* nearest_step(const std::vector<TunedStep>& steps, int tokens);
 
 }  // namespace moesaic

@@ -88,7 +88,7 @@ TEST(NearestStep, IsNearestInRatio) {
   EXPECT_EQ(nearest_step({}, 3), nullptr);
 }
 
-// What is the quickest for 64 tokens says little of 20, and of 1 nothing.
+// The quickest kernel for 64 tokens need not be quick for 20, or for 1.
 TEST(NearestStep, IsNoneFarFromAll) {
   const std::vector<TunedStep> steps = {{4, "a", 0}, {8, "b", 0}, {64, "c", 0}};
   EXPECT_EQ(nearest_step(steps, 20), nullptr);

@@ -64,7 +64,7 @@ class KvStore(unittest.TestCase):
         server.stop()
         keys.write_text("third\nfirst\n")
         server = self.serve("--api-key-file", keys)
-        # The first prompt of a server: it does not know yet how quickly it would compute one, so it waits for files.
+        # A server does not know before its first prompt how quickly it computes one, so it waits for files.
         self.assertEqual(ask(server, "first"), (text, 288))
         self.assertEqual(ask(server, "third"), (text, 0))
         server.stop()

@@ -7,7 +7,7 @@
 
 namespace moesaic::cuda {
 
-// All layers, and the final norm of every row.
+// Runs all layers, and the final norm on every row.
 Status CudaBackend::run_normed(void* out) {
   run_layers(*this, model_.config.layers);
   timed(kUnembed, 0, 0, [&]() -> Status {

@@ -37,7 +37,7 @@ export function openMenu(button, items) {
     const choose = () => { closeMenu(true); action(); };
     menu.append(make("button", {type: "button", role: "menuitem", tabindex: "-1", onclick: choose}, label));
   }
-  // All that is on a page stands in a landmark, for screen readers.
+  // Screen readers expect everything on a page to stand in a landmark.
   const frame = make("div", {role: "region", "aria-label": button.getAttribute("aria-label")}, menu);
   document.body.append(frame);
   open = {frame, button};

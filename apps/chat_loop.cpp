@@ -283,7 +283,7 @@ Status chat_by_lines(Session& session) {
       if (terminal) fmt::print(stderr, "\n");
       return {};
     }
-    if (line.ends_with('\r')) line.pop_back();  // of files with Windows' line ends
+    if (line.ends_with('\r')) line.pop_back();  // files with Windows' line ends
     if (line.empty()) continue;
     const Status status = session.turn(line, terminal);
     if (!terminal || !goes_on(status)) RETURN_IF_ERROR(status);

@@ -10,7 +10,7 @@ namespace moesaic::app {
 
 struct OptionText {
   std::vector<std::string> short_names, long_names;  // without dashes; a positional has neither
-  std::string name;                                  // of a positional
+  std::string name;                                  // shown for a positional argument
   std::string help, standard;                        // standard: its default; empty: none
   std::vector<std::string> choices;                  // empty: any
   bool takes_value = false, required = false;

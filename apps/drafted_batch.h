@@ -17,7 +17,7 @@ namespace moesaic::app {
 struct DraftTimes {
   double draft = 0, verify = 0, take_back = 0;
   int steps = 0;
-  int64_t tokens = 0;  // that the sequences have become longer by
+  int64_t tokens = 0;  // tokens by which the sequences have become longer
   double seconds() const { return draft + verify + take_back; }
 };
 
@@ -25,8 +25,8 @@ class DraftedBatch {
  public:
   struct Options {
     int sequences = 1;
-    int max_tokens = 0;  // of each sequence, drafts included
-    int max_rows = 512;  // of a step: at least those of all sequences' drafts
+    int max_tokens = 0;  // the longest sequence, drafts included
+    int max_rows = 512;  // rows of a step: at least those of all sequences' drafts
     DraftMemory memory = {};
   };
   // Allocates the KV cache of the backend, which holds the model of `config`. drafter: of this backend; it
@@ -72,7 +72,7 @@ class DraftedBatch {
   DraftTimes times_;
   std::vector<float> logits_;
   std::mt19937 rng_{1};
-  double draw_ = 0;  // of the last step's acceptance, 0 to 1
+  double draw_ = 0;  // the last step's acceptance, 0 to 1
 };
 
 }  // namespace moesaic::app

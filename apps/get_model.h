@@ -12,7 +12,7 @@ namespace moesaic::app {
 inline constexpr std::string_view kHubScheme = "hf:";
 
 struct GetOptions {
-  bool usual = false;  // of several quantisations llama.cpp's usual ones
+  bool usual = false;  // llama.cpp's usual quantisation, where there are several
   bool ask = false;    // before anything of size is fetched, at the terminal
   int connections = 8;
 };

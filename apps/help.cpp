@@ -11,7 +11,7 @@
 namespace moesaic::app {
 namespace {
 
-constexpr size_t kColumns = 80, kNames = 30;  // of a line; of an option's names and value
+constexpr size_t kColumns = 80, kNames = 30;  // columns of a line; those of an option's names and value
 
 // The description of an option's value: its choices, or its type without the range, which an error names.
 std::string value_of(const CLI::Option& o) {

@@ -13,8 +13,8 @@ class RandomBatch {
  public:
   struct Options {
     int sequences = 1;
-    int max_tokens = 0;  // of each sequence
-    int max_rows = 512;  // of a step: at least one for each sequence, at most the backend's
+    int max_tokens = 0;  // the longest sequence
+    int max_rows = 512;  // rows of a step: at least one for each sequence, at most the backend's
   };
 
   // Allocates the KV cache of the backend, which holds the model of `config`, after a look at the free
@@ -48,7 +48,7 @@ class RandomBatch {
   KvPages pages_;
   std::vector<PageTable> tables_;          // [sequences]
   std::vector<int> lengths_;               // [sequences] tokens in the cache
-  int depth_ = 0;                          // of them, the first ones are the sequence's own
+  int depth_ = 0;                          // the first so many tokens are the sequence's own
   std::vector<std::vector<int32_t>> own_;  // [sequences][>= depth_]
   std::vector<float> logits_;
   size_t in_flight_ = 0;  // tokens that the step in flight samples

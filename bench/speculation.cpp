@@ -44,8 +44,8 @@ const std::vector<Kind> kFileKinds = {{"prompts of a file, greedy", 0, false},
                                       {"prompts of a file, sampled", 1, false}};
 
 struct Work {
-  int prompts = 0, tokens = 0;          // requests, tokens of each at most
-  std::vector<std::string> texts = {};  // of the file
+  int prompts = 0, tokens = 0;  // requests, tokens of each at most
+  std::vector<std::string> texts = {};
   bool dummy = false;
   const std::vector<Kind>& kinds() const { return dummy ? kDummyKinds : texts.empty() ? kKinds : kFileKinds; }
 };

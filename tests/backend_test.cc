@@ -1,5 +1,5 @@
-// What every backend promises beyond numbers: sequences of a batch do not disturb each other, page tables are
-// followed wherever they point, bad input and bad weights end in one line.
+// Promises that every backend keeps beyond numbers: sequences of a batch do not disturb each other, page
+// tables are followed wherever they point, bad input and bad weights end in one line.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -40,7 +40,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, BackendTest, ::testing::ValuesIn(devices()));
 // A sequence on its way through the batches, with the pages that it owns.
 struct TestSequence {
   std::span<const int32_t> tokens;
-  std::vector<int32_t> pages;  // of both pools
+  std::vector<int32_t> pages;  // in both pools
   int done = 0;
 
   // Appends the next rows to the batch.
@@ -74,7 +74,7 @@ TEST_P(BackendTest, SequencesOfABatchAreIndependent) {
   std::vector<float> got[3];
   for (int turn = 0; sequences[0].done < 180 || sequences[1].done < 40 || sequences[2].done < 150; ++turn) {
     Batch batch;
-    std::vector<int> owner;  // of each row
+    std::vector<int> owner;  // [row]
     for (int s = 0; s < 3; ++s) {
       const int left = static_cast<int>(sequences[s].tokens.size()) - sequences[s].done;
       const int rows = std::min(left, (turn + s) % 3 == 0 ? 1 : 5 * ((turn + s) % 4));

@@ -35,7 +35,7 @@ struct HeadGolden {
   std::vector<int32_t> tokens;               // one more than positions
   std::vector<std::vector<int32_t>> drafts;  // [positions][drafts]
   std::vector<float> logits;                 // [positions, drafts, draft vocabulary]
-  std::shared_ptr<const void> storage = {};  // of weights that are no file's
+  std::shared_ptr<const void> storage = {};  // owns weights that are no file's
 
   size_t positions() const { return drafts.size(); }
   int count() const { return static_cast<int>(drafts[0].size()); }

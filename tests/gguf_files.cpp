@@ -114,8 +114,8 @@ struct Type {
   uint32_t id;
   size_t block;
   void (*encode)(Values, std::string&);
-  std::string blocks = {};  // of a type that is not encoded: taken in turn
-  size_t bytes = 0;         // of one of them
+  std::string blocks = {};  // for a type that is not encoded: blocks taken in turn
+  size_t bytes = 0;         // size of one block
 };
 
 Type type_of(const std::string& name) {

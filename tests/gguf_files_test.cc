@@ -247,7 +247,7 @@ TEST_F(GgufFiles, FilesOfLlamaCppsQuantiserAreOpened) {
     names += (names.empty() ? "" : ", ") + file;
     if (names != file) continue;
     const auto of_several = [](const auto& entry) { return entry.second.size() > 1; };
-    for (const bool last : {false, true}) {  // of the types that one tensor has in different layers
+    for (const bool last : {false, true}) {  // a tensor may have two types, in different layers
       if (last && std::ranges::none_of(types, of_several)) continue;
       const auto one = [last, &of = types](const std::string& tensor) {
         return last ? of.at(tensor).back() : of.at(tensor).front();

@@ -16,14 +16,14 @@ namespace moesaic {
 struct Golden {
   struct Greedy {
     int after;                    // tokens of the prompt
-    std::vector<int32_t> tokens;  // what follows
+    std::vector<int32_t> tokens;  // the tokens that follow
   };
   std::string name;
   ModelConfig config;
-  uint64_t seed;                // of make_random_model
+  uint64_t seed;                // make_random_model's
   std::vector<int32_t> tokens;  // every prompt is a prefix
   int all_positions;            // length of the prompt whose every position is recorded
-  std::vector<int> lengths;     // of the prompts whose last position is
+  std::vector<int> lengths;     // lengths of the prompts whose last position is recorded
   std::vector<Greedy> greedy;
   std::vector<float> logits;  // [all_positions + lengths.size(), vocab]
 

@@ -149,7 +149,7 @@ double lost_margin(std::span<const float> want, std::span<const float> got, int 
 struct Divergence {
   std::vector<double> same;   // KL where every layer chose the same experts
   std::vector<double> other;  // KL elsewhere
-  double largest_margin = 0;  // of the first layer that differed, in units of the row's spread
+  double largest_margin = 0;  // at the first layer that differed, in units of the row's spread
 };
 Divergence diverge(const char* device, const ModelConfig& config, const ModelWeights& weights,
                    std::span<const int32_t> prompt) {

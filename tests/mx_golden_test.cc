@@ -38,7 +38,7 @@ class Reader {
 struct MxGolden {
   std::vector<float> e2m1, e4m3, e8m0;  // values of the codes
   std::vector<float> x;
-  std::vector<uint8_t> e2m1_codes, e4m3_codes, e8m0_codes;  // of x
+  std::vector<uint8_t> e2m1_codes, e4m3_codes, e8m0_codes;  // codes of x
 };
 
 MxGolden load() {

@@ -12,10 +12,10 @@ import subprocess
 import sys
 
 ARCHITECTURES = ("sm_120a", "sm_121a", "sm_120f")
-REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, of a thread
+REGISTERS, MOST_REGISTERS = 65536, 255  # a multiprocessor's; the most of a thread
 WARPS = {"small": 4, "large": 8}  # small-M and large-M kernels
 EPILOGUES = {"SwiGluMx": "GEMM 1", "Store": "GEMM 2 and rows", "3Qkv": "QKV"}
-ELEMENTS = ("E2M1", "E4M3")  # of quad_layout.h
+ELEMENTS = ("E2M1", "E4M3")  # quad_layout.h's
 
 
 def cuobjdump():

@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 root=${MOESAIC_AARCH64_SYSROOT:-$PWD/build/sysroot-aarch64}
 packages="libfmt-dev libpcre2-dev libcurl4-openssl-dev libedit-dev libedit2 libbsd0 libmd0 libtinfo6 libgtest-dev nlohmann-json3-dev libcli11-dev"
-complete=$root/.complete-$(echo "$packages" | cksum | cut -d ' ' -f 1)  # of these packages
+complete=$root/.complete-$(echo "$packages" | cksum | cut -d ' ' -f 1)  # written once these packages are there
 
 [ -e "$complete" ] && exit 0
 if ! command -v apt-get >/dev/null; then

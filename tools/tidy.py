@@ -134,7 +134,7 @@ def grouped(sources, quick):
         for name in members(source):
             slow = quick and any(SLOW_HEADER.search(text_of(part)) for part in [name, *headers_of(name)])
             kind = (os.path.splitext(name)[1] == ".c", name if ALONE.search(text_of(name)) else "", slow, *shared)
-            if (name, kind) in seen:  # what several tests are made of
+            if (name, kind) in seen:  # a source of several tests is checked once
                 continue
             seen.add((name, kind))
             group = next((g for g in groups if g.kind == kind and g.takes(name)), None)

@@ -53,7 +53,7 @@ class Markdown {
   bool inside_ = false;  // an item or a quotation: its mark has gone out
   unsigned style_ = kPlain;
   char before_ = 0;
-  std::string fence_;  // that opened the code; empty: none
+  std::string fence_;  // the fence that opened the code; empty: none
   std::vector<std::string> rows_;
 };
 

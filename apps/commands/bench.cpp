@@ -22,12 +22,12 @@
 namespace moesaic::app {
 namespace {
 
-constexpr int kMostRows = 8192;  // of a step
+constexpr int kMostRows = 8192;  // rows of a step
 
 struct Line {
   std::string test;
   int depth = 0, batch = 1;
-  std::vector<double> tok_s;   // of all sequences together, sorted
+  std::vector<double> tok_s;   // all sequences together, sorted
   double bytes_per_token = 0;  // 0 where compute is the limit (prefill)
   double ceiling_gb_s = 0;     // the most that was read a second while it was measured
   double median() const { return (tok_s[(tok_s.size() - 1) / 2] + tok_s[tok_s.size() / 2]) / 2; }

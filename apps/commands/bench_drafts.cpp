@@ -14,12 +14,12 @@
 namespace moesaic::app {
 namespace {
 
-constexpr int kDraftedRows = 512;  // of a step
+constexpr int kDraftedRows = 512;  // rows of a step
 
 struct DraftLine {
   int tokens = 0, depth = 0, batch = 1;
   std::vector<double> plain, drafted, ratios;  // tokens a second of all sequences, and their ratio; sorted
-  DraftTimes times;                            // of all steps with drafts
+  DraftTimes times;                            // over all steps with drafts
 };
 
 double middle_of(const std::vector<double>& sorted) {

@@ -11,7 +11,7 @@ namespace moesaic::app {
 struct DraftBenchOptions {
   ModelOptions model;
   std::string speculative;
-  std::vector<double> acceptance;  // of each token of a draft, if the one before it was accepted
+  std::vector<double> acceptance;  // for each token of a draft, if the one before it was accepted
   std::vector<int> generations, depths, batches;
   int reps = 5;
   std::string format = "md";  // or json

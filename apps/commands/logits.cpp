@@ -12,7 +12,7 @@
 namespace moesaic::app {
 namespace {
 
-constexpr int kStepRows = 512;   // of a step
+constexpr int kStepRows = 512;   // rows of a step
 constexpr size_t kAllRows = 64;  // rows whose logits are held at once: 64 * 201,088 floats are 51 MB
 
 struct LogitsOptions {

@@ -26,7 +26,7 @@ struct ProfileOptions {
 // Steps, and what they read and computed.
 struct Steps {
   int count = 0;
-  double seconds = 0;  // of one
+  double seconds = 0;  // for one step
   std::vector<OpProfile> ops;
 };
 

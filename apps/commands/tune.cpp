@@ -79,7 +79,7 @@ Status tune_reads(const TuneOptions& o, LoadedModel& m, Tuner& tuner) {
 Status run_tune(const TuneOptions& o) {
   const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
   ModelOptions options = o.model;
-  options.tuning_folder.clear();  // what was measured before is not to be compared with
+  options.tuning_folder.clear();  // a new measurement is not compared with an earlier one
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(options, most));
   RETURN_IF_ERROR(load(m, {.context = 1, .max_rows = most}));
   Tuner* const tuner = m.backend->tuner();

@@ -12,7 +12,7 @@
 namespace moesaic::app {
 namespace {
 
-constexpr int kRows = 512;  // of a step
+constexpr int kRows = 512;  // rows of a step
 
 void print_case(const VerifyCase& v) {
   fmt::print("{:<4} {:<14} {:<52} error {:.2e}, tolerance {:.2e}\n", v.ok ? "ok" : "FAIL", v.op, v.shape,

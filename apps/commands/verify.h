@@ -10,7 +10,7 @@ namespace moesaic::app {
 struct VerifyArguments {
   ModelOptions model;  // model.model: to be compared as a whole; empty: none
   bool quick = false, operations = true;
-  int tokens = 16;  // of the whole model
+  int tokens = 16;  // compared for the whole model
 };
 // Prints a line for each case, "ok" or "FAIL" first, then how many agree.
 Status run_verify(const VerifyArguments& o);

@@ -24,7 +24,7 @@ struct CompiledGrammar;
 struct AnswerFormat {
   struct Function {
     std::string name;         // without "functions."
-    std::string json_schema;  // of the arguments; empty: they may be any text
+    std::string json_schema;  // for the arguments; empty: they may be any text
   };
 
   // True for a conversation, as in GenerationRequest::chat: the form below is then that of the final channel,
@@ -38,7 +38,7 @@ struct AnswerFormat {
   std::vector<Function> functions = {};
   bool must_call = false;
   // Instead of json_schema, at most one of:
-  std::string regex = {};  // that matches the whole answer; the syntax is JSON Schema's `pattern`
+  std::string regex = {};  // it matches the whole answer; the syntax is JSON Schema's `pattern`
   std::string gbnf = {};   // llama.cpp's grammar; its rule "root" is the answer
   std::vector<std::string> choices = {};  // the answer is one of these texts
 

@@ -29,7 +29,7 @@
 
 namespace moesaic {
 
-struct ModelParts;  // of the program itself
+struct ModelParts;  // used by the program itself
 
 // Values of OpenOptions::tp beside a number: as many ranks as pay, and one for each NUMA node of the host.
 inline constexpr int kAutoRanks = 0, kRankPerNode = -1;
@@ -110,7 +110,7 @@ struct OpenOptions {
 struct MemoryUse {
   int64_t weights = 0;    // a drafter's included
   int64_t kv_cache = 0;   // for the tokens of all requests
-  int64_t workspace = 0;  // what steps work on, where the device counts it
+  int64_t workspace = 0;  // memory that steps work on, where the device counts it
   int64_t sum() const { return weights + kv_cache + workspace; }
 };
 
@@ -163,7 +163,7 @@ struct PromptProgress {
 // All but on_end may be empty, and on_prompt_token where prompt_logprobs asks for it.
 struct Callbacks {
   std::function<void(const SampledToken&)> on_token = {};  // each token, the one that ends the text included
-  std::function<void(const TextPiece&)> on_text = {};      // what tokens add, in whole UTF-8 characters
+  std::function<void(const TextPiece&)> on_text = {};      // text that tokens add, in whole characters
   std::function<void(const Outcome&)> on_end = {};         // once, last
   // With SamplingParams::prompt_logprobs: each token of the prompt in order, before any on_token; the first
   // has no log-probability.

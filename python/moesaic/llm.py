@@ -15,7 +15,7 @@ from .sampling import SamplingParams
 
 Params = Union[SamplingParams, Sequence[SamplingParams], None]
 UseTqdm = Union[bool, Callable[..., Any]]  # a function makes the bar, with tqdm's arguments
-_WAIT_SECONDS = 3600.0  # of one look; waiting goes on
+_WAIT_SECONDS = 3600.0  # for one look; waiting goes on
 
 
 def _params_of(params: Params, count: int) -> list[SamplingParams | None]:

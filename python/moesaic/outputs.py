@@ -166,7 +166,7 @@ class _Collector:
         self.output = RequestOutput(request_id, prompt, [], [_new_output(i, params) for i in range(params.n)], metrics=made)
         if params.prompt_logprobs is not None:
             self.output.prompt_logprobs = []
-        self.names: dict[int, str] = {}  # of tokens
+        self.names: dict[int, str] = {}  # token names
         self.marks = [_Mark() for _ in range(params.n)]
         self.open = params.n
 

@@ -14,7 +14,7 @@ def rounded(weight: torch.Tensor, format: str) -> torch.Tensor:
         return weight.double()
     if format in ("keep", "bf16"):
         return weight.bfloat16().double()
-    blocks = weight.double().unflatten(1, (-1, 32))  # that share a power of two
+    blocks = weight.double().unflatten(1, (-1, 32))  # each block shares a power of two
     largest = blocks.abs().amax(2, keepdim=True)
     top_exponent, largest_value = (8, 448.0) if format == "mxfp8" else (2, 6.0)
     scale = torch.where(largest > 0, torch.exp2(torch.floor(torch.log2(largest)) - top_exponent), 1.0)
@@ -22,7 +22,7 @@ def rounded(weight: torch.Tensor, format: str) -> torch.Tensor:
     if format == "mxfp8":
         kept = x.float().to(torch.float8_e4m3fn).double()
     else:
-        step = torch.exp2(torch.floor(torch.log2(x.abs().clamp(min=1))) - 1)  # of E2M1: a bit of mantissa, 0.5 below 1
+        step = torch.exp2(torch.floor(torch.log2(x.abs().clamp(min=1))) - 1)  # a bit of mantissa, 0.5 below 1
         kept = torch.round(x / step) * step
     return (kept * scale).flatten(1)
 

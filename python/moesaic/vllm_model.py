@@ -23,7 +23,7 @@ from . import vllm_crash, vllm_fit
 from ._serving_engine import free
 from .vllm_attention import MoesaicAttentionBackend, StepMetadata
 
-_MOST_ROWS = 8192  # of a step at once; vLLM's larger ones run in parts
+_MOST_ROWS = 8192  # rows of a step at once; vLLM's larger ones run in parts
 
 
 class _Attention(gpt_oss.OAIAttention):

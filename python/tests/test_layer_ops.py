@@ -298,7 +298,7 @@ def test_other_threads_run_meanwhile(torch):
     during = len(counted) - before
     done.set()
     thread.join()
-    assert during > 3  # of some hundreds
+    assert during > 3  # some hundreds, if it does not block
 
 
 def qkv_inputs(torch, layout="NHD", fp8=False, page_tokens=16, tokens=7, heads=4, hidden=96):

@@ -34,7 +34,7 @@ class MessagesAnswer : public openai::Answer {
   struct Block {
     Kind kind = Kind::kText;
     std::string id, name, text;  // text: of a call, its arguments
-    Paragraphs messages;         // of a text or thought
+    Paragraphs messages;         // for a text or thought
   };
 
   Kind kind_of(const TextPiece& piece) const;

@@ -68,8 +68,8 @@ class AnswerStream {
   int pushed_ = 0;      // tokens
   bool begins_ = true;  // the next piece is its message's first
   bool over_ = false;
-  std::string answer_channel_;  // of what the filter holds
-  std::string held_;            // of the call that is not complete
+  std::string answer_channel_;  // the channel of the text that the filter holds
+  std::string held_;            // text of the call that is not complete
   HarmonyParser parser_;
   StreamDecoder decoder_;
   StopFilter stop_;

@@ -229,7 +229,7 @@ TEST(AnswerStream, TheTextOfAStopTokenIsKeptWhereItIsAskedFor) {
     for (const int32_t t : chat) stream.push(t, false);
     EXPECT_EQ(stream.push('c', true).size(), include ? 1u : 0u);
     EXPECT_TRUE(stream.push(tokenizer.special_id("<|end|>").value(), true).empty());
-    EXPECT_TRUE(stream.messages().empty());  // what the client stops at does not end the message's text
+    EXPECT_TRUE(stream.messages().empty());  // a client's stop string does not end the message's text
   }
 }
 

@@ -19,11 +19,11 @@
 
 struct moesaic_model {
   moesaic::Model model;
-  moesaic::ModelInfo info;  // whose strings moesaic_model_info gives
+  moesaic::ModelInfo info;  // owns the strings that moesaic_model_info gives
   moesaic::OwnProcess process = {};
   std::mutex mutex;  // guards what follows
   uint64_t last_id = 0;
-  std::unordered_map<uint64_t, std::stop_source> cancels = {};  // of requests that have not ended
+  std::unordered_map<uint64_t, std::stop_source> cancels = {};  // for requests that have not ended
 };
 
 namespace moesaic::c_api {

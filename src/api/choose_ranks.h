@@ -18,8 +18,8 @@ namespace moesaic {
 struct RankedModel {
   const ModelConfig& config;
   const ModelWeights& weights;
-  std::optional<Format> dense;  // of projections and lm_head in memory; nothing: as stored
-  double cache_bytes = 0;       // of the least KV cache, on all ranks together
+  std::optional<Format> dense;  // projections and lm_head in memory; nothing: as stored
+  double cache_bytes = 0;       // the least KV cache, on all ranks together
   std::string one_only;         // why it has one rank whatever there is; empty: nothing
 };
 

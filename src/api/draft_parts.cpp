@@ -17,7 +17,7 @@ namespace moesaic {
 namespace {
 
 const std::string kDummyHead = "dummy";
-constexpr int kMeasuredRows = 16;  // of a step while a head's taps are measured
+constexpr int kMeasuredRows = 16;  // rows of a step while a head's taps are measured
 
 Result<Eagle3Head> open_head(const std::string& path, const ModelConfig& model) {
   if (path == kDummyHead) return make_dummy_head("", model);

@@ -40,7 +40,7 @@ class DraftParts {
 
   std::string name_ = "none";
   DrafterKind kind_ = DrafterKind::kNone;
-  int max_rows_ = 0;  // of a step on the model's backend
+  int max_rows_ = 0;  // rows of a step on the model's backend
   std::optional<Eagle3Head> head_;
   std::optional<Checkpoint> model_;
   std::unique_ptr<Backend> model_backend_;

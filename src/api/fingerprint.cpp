@@ -12,10 +12,10 @@ namespace moesaic {
 namespace {
 
 // The samples: of the 120b's matrices 6,000 places of the file, and 0.2 GB of vectors and routers.
-constexpr int64_t kExperts = 8, kRows = 16, kExpertRows = 4;  // of a layer, a dense matrix, an expert's
-constexpr int64_t kColumns = 512;                             // of a row, from its beginning
+constexpr int64_t kExperts = 8, kRows = 16, kExpertRows = 4;  // in a layer, a dense matrix, an expert
+constexpr int64_t kColumns = 512;                             // columns of a row, from its beginning
 constexpr int64_t kWhole = 1 << 20;                           // elements: a smaller matrix is read whole
-constexpr int64_t kPieces = 64, kPieceBytes = 64;             // of a tensor that is converted at load
+constexpr int64_t kPieces = 64, kPieceBytes = 64;             // samples of a tensor that is converted at load
 
 template <typename T>
 uint64_t add(std::span<const T> values, uint64_t hash) {

@@ -45,7 +45,7 @@ struct Active {
   int prompt_logprobs;
   int prompt_told = 0;  // tokens of the prompt that on_prompt_token has seen
   int generated = 0;
-  Status failure;  // of a step that threw
+  Status failure;  // set by a step that threw
 
   void show(const std::vector<TextPiece>& pieces) const {
     if (!callbacks.on_text) return;
@@ -128,11 +128,11 @@ struct Model::Impl : ModelParts {
   explicit Impl(ModelParts parts) : ModelParts(std::move(parts)) {}
 
   OwnProcess process;
-  std::mutex mutex;  // of what stands up to the next blank line
+  std::mutex mutex;  // guards the members up to the next blank line
   grammar::MaskCache masks{tokenizer};
   std::deque<ActivePtr> inbox;  // submitted, the engine has not seen them
 
-  std::deque<ActivePtr> active;  // of the thread that steps
+  std::deque<ActivePtr> active;  // used by the thread that steps
   std::atomic<int> left = 0;     // requests whose on_end has not returned
   Stepper stepper{[this] { return step(); }, [this] { return left == 0; }};  // last: its thread ends first
 

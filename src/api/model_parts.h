@@ -51,7 +51,7 @@ struct ModelParts {
   ModelConfig config;
   std::unique_ptr<Backend> backend;  // with the weights loaded
   Tokenizer tokenizer;
-  Engine engine;             // of this backend
+  Engine engine;             // uses this backend
   ModelInfo info;            // but for the device's memory
   uint64_t fingerprint = 0;  // fingerprint.h
 };

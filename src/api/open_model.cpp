@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kMostThreads = 1024;
 constexpr double kMostGib = 1 << 20;
-constexpr int kMostDraftRows = 448;  // of a step, where nothing else bounds them: 64 drafts of the longest
+constexpr int kMostDraftRows = 448;  // where nothing else bounds a step's: 64 drafts of the longest
 constexpr int64_t kMostKvTokens = int64_t{1} << 35;  // fewer than 2^31 pages
 
 Status named(const char* option, const Status& status) {
@@ -297,7 +297,7 @@ Result<EnginePlan> plan_engine(const Checkpoint& checkpoint, const EngineOptions
 }
 
 Status fit_again(EnginePlan& plan, const Checkpoint& checkpoint, Backend& backend) {
-  constexpr double kShare = 0.95;  // of what is free: more is not taken unless it was asked for
+  constexpr double kShare = 0.95;  // share of the free memory: more is not taken unless it was asked for
   const EngineOptions& wanted = plan.wanted;
   if (wanted.context > 0 && (wanted.kv_tokens > 0 || wanted.max_batch == 1)) return {};
   const ModelConfig& config = checkpoint.config;

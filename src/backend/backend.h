@@ -154,7 +154,7 @@ struct BackendCaps {
   bool int8_experts = false;
   // By whose rule activations are rounded (backend/rounding.h); kAuto: by none.
   MoePath rounding = MoePath::kAuto;
-  double peak_flops = 0;   // of matrix products on 16-bit values, by the data sheet; 0: not stated
+  double peak_flops = 0;   // for matrix products on 16-bit values, by the data sheet; 0: not stated
   std::string reads = {};  // cpu, of a loaded model: how weights are read, and why so
   // cuda, of a loaded model: what was measured while it was loaded, and where that is kept; empty: nothing.
   std::string measured = {};

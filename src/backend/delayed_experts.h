@@ -56,7 +56,7 @@ class DelayedExperts final : public HostExperts {
   int runs() const { return runs_; }
 
   int hidden = 8, top_k = 2;
-  std::chrono::milliseconds stall{0};  // of the next run
+  std::chrono::milliseconds stall{0};  // for the next run
 
  private:
   std::mt19937 rng_;

@@ -28,7 +28,7 @@ class Eagle3DraftHead : public DraftHead {
     return parts(config, weight_bytes(config, weights), layout);
   }
 
-  std::vector<MemoryPart> memory(const KvLayout& layout) const {  // of a loaded head
+  std::vector<MemoryPart> memory(const KvLayout& layout) const {  // for a loaded head
     return parts(config_, weight_bytes_, layout);
   }
   void unload();  // the model is another one
@@ -57,7 +57,7 @@ class Eagle3DraftHead : public DraftHead {
 
   // The ops. Those of the layer are the ones that the model's layers run through.
   virtual RoundSize size_of(int round) const = 0;
-  virtual int rows_at_once() const { return 1 << 30; }   // of fuse(), join() and qkv()
+  virtual int rows_at_once() const { return 1 << 30; }   // rows that fuse(), join() and qkv() take
   virtual Status fuse(const Part& part) = 0;             // fc of the taps: g of the first round
   virtual Status join(const Part& part) = 0;             // u of every row, r of those with logits
   virtual Status qkv(const Part& part) = 0;              // K and V of every row, Q of those with logits
@@ -78,7 +78,7 @@ class Eagle3DraftHead : public DraftHead {
   Owner owner_;
   Eagle3Config config_;
   std::vector<int32_t> target_ids_;
-  std::vector<int> boundaries_;  // of the taps; none: no head is loaded
+  std::vector<int> boundaries_;  // where the taps are; none: no head is loaded
   double weight_bytes_ = 0;
   bool cached_ = false;
   DraftTrace trace_;

@@ -31,7 +31,7 @@ struct RankPart {
   const float* data = nullptr;
   int64_t stride = 0;  // floats from one row to the next
   int64_t rows = 0;
-  Range columns;  // of the whole matrix
+  Range columns;  // a part of the whole matrix
 };
 
 // One for all ranks. A rank that waits longer than `limit` seconds for another fails the exchange; once it
@@ -70,7 +70,7 @@ class Exchange {
   std::mutex mutex_;
   std::condition_variable met_;
   size_t arrived_ = 0;
-  int64_t rows_ = 0;  // of those that have arrived
+  int64_t rows_ = 0;  // given by the ranks that have arrived
   uint64_t meetings_ = 0;
   Status failure_;
 };

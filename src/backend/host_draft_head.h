@@ -62,7 +62,7 @@ class HostDraftHead : public Eagle3DraftHead {
   // One draft.
   std::optional<DraftRounds> rounds_;
   std::span<int32_t> tokens_;
-  std::vector<LayerRow> rows_;  // of the round
+  std::vector<LayerRow> rows_;  // the round's
   Rows features_;               // [rows, hidden]: g
   Rows inputs_;                 // [rows, features or 2 hidden]
   Rows residual_, normed_;      // [logit rows, hidden]: r, and then y

@@ -31,7 +31,7 @@ struct RoutedRows {
 struct ExpertPanels {
   std::byte *data = nullptr, *scales = nullptr;
   int64_t experts = 0, pairs = 0;                // pairs of an expert
-  int64_t pair_bytes = 0, pair_scale_bytes = 0;  // of a pair, in data and scales
+  int64_t pair_bytes = 0, pair_scale_bytes = 0;  // for one pair: data, scales
   // Pairs [n, n + 1) of each expert are in NUMA node n's memory, all experts' one behind the other; then
   // comes the next node's. [nodes + 1]
   std::vector<int64_t> node_begins;

@@ -87,7 +87,7 @@ struct DenseCall {
   const void* x = nullptr;                    // [tokens, cols] BF16, 16-byte aligned
   void* out = nullptr;                        // [tokens, rows], 16-byte aligned; apart from x
   ElementType out_type = ElementType::kBF16;  // or F32
-  const void* residual = nullptr;  // of out's shape and type: is added. May be out itself. Null: none
+  const void* residual = nullptr;  // added to the result; out's shape and type. May be out itself. Null: none
   Scratch scratch;
   void* stream = nullptr;
 };

@@ -309,9 +309,9 @@ Status ParallelBackend::load(const ModelConfig& config, const ModelWeights& weig
   RETURN_IF_ERROR(check_ranks(config, weights, static_cast<int>(count())));
   RETURN_IF_ERROR(lost_);
   const auto conversion = std::make_shared<SharedConversion>(weights.convert_experts, count());
-  int done = 0, total = 0;  // of rank 0, under the ranks' mutex as what follows
+  int done = 0, total = 0;  // rank 0's progress, under the ranks' mutex as what follows
   bool told = true;
-  Status answer;  // of the caller, who may be told only when the ranks are done
+  Status answer;  // the caller's, who may be told only when the ranks are done
   const auto load_rank = [&](int rank, Backend& backend) {
     ModelWeights own = weights;
     if (weights.convert_experts)

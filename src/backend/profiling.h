@@ -18,7 +18,7 @@ struct OpProfile {
   double seconds = 0;
   double bytes = 0;  // weights and KV read
   double flops = 0;
-  std::vector<std::string> kernels = {};  // what a device launched for it, in order, each once
+  std::vector<std::string> kernels = {};  // kernels that a device launched for it, in order, each once
 };
 
 // The kernels that an op of a step runs, by the backend's tables.

@@ -9,11 +9,11 @@
 namespace moesaic {
 
 struct RankGpu {
-  int index = 0;                // of cuda:N
+  int index = 0;                // N in cuda:N
   std::string kind;             // ranks are of one kind: "NVIDIA H100 80GB HBM3 (9.0, 132 multiprocessors)"
   std::string one_only;         // why it computes a model by itself; empty: it may be a rank
   double memory = 0;            // bytes in all: what is free is known only once a model is opened on it
-  double bytes_per_second = 0;  // of its memory, by its data sheet; 0: the driver does not say
+  double bytes_per_second = 0;  // the memory's, by its data sheet; 0: the driver does not say
   std::vector<int> reaches;     // the GPUs whose memory it can map
 };
 

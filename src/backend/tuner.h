@@ -15,9 +15,9 @@ namespace moesaic {
 
 // One op alone, for `bench --moe`.
 struct OpTiming {
-  std::vector<double> seconds;  // of one layer, a pass over all layers each, sorted; not empty
+  std::vector<double> seconds;  // for one layer, a pass over all layers each, sorted; not empty
   double median() const { return seconds[seconds.size() / 2]; }
-  double bytes = 0;  // of weights and activations that one layer must read and write
+  double bytes = 0;  // weights and activations that one layer must read and write
   double flops = 0;
   std::vector<std::string> kernels;
 };

@@ -10,7 +10,7 @@
 namespace moesaic {
 namespace {
 
-constexpr int kMostLines = 1 << 14;  // of /proc/self/mountinfo
+constexpr int kMostLines = 1 << 14;  // lines of /proc/self/mountinfo
 
 std::vector<std::string> read_lines(const std::string& path) {
   std::ifstream in(path);

@@ -23,7 +23,7 @@ struct NumaNode {
 };
 
 struct CpuCache {
-  int64_t bytes = 0;  // of one; 0: unknown
+  int64_t bytes = 0;  // one cache's; 0: unknown
   int count = 0;      // serving the usable CPUs
 };
 
@@ -60,7 +60,7 @@ struct ThreadPlan {
     int threads = 0;  // at least 1
   };
   int threads = 1;
-  int cpus = 1;      // that may run at a time: with more threads than that, waiting threads must not spin
+  int cpus = 1;  // CPUs that may run at a time: with more threads than that, waiting threads must not spin
   bool pin = false;  // each thread stays on its node's CPUs
   std::vector<Node>
       nodes;           // threads of the first node first; a single one unless several have memory to read

@@ -31,7 +31,7 @@ double kilobytes(const std::string& line) {
 HugePages read_huge_pages(const std::string& root) {
   HugePages pages{.policy = read_policy(root)};
   std::ifstream in(root + "/proc/self/smaps");
-  double resident = 0, huge = 0;  // of the mapping that is being read; its flags come last
+  double resident = 0, huge = 0;  // for the mapping that is being read; its flags come last
   for (std::string line; std::getline(in, line);) {
     if (line.starts_with("Rss:")) resident = kilobytes(line);
     if (line.starts_with("AnonHugePages:")) huge = kilobytes(line);

@@ -46,7 +46,7 @@ void log(LogLevel level, const std::string& line) {
   const Inside inside;
   try {
     (*call)(level, line);
-  } catch (...) {  // what it throws must not end a thread that had something to say
+  } catch (...) {  // an exception of the callback must not end a thread that had something to say
   }
 }
 

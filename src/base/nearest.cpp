@@ -6,7 +6,7 @@
 namespace moesaic {
 namespace {
 
-constexpr size_t kLongest = 64;  // of a name; nobody mistypes more
+constexpr size_t kLongest = 64;  // longest name; nobody mistypes more
 
 }  // namespace
 

@@ -67,7 +67,7 @@ class ThreadPool {
   struct alignas(kApart) Range {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
-    int64_t threads_before = 0;  // of the nodes before this one
+    int64_t threads_before = 0;  // threads of the nodes before this one
   };
 
   template <typename Body>

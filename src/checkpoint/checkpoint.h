@@ -36,7 +36,7 @@ struct Checkpoint {
   std::vector<TensorInfo> tensors;
   TokenizerSource tokenizer;
   std::string kind;       // "safetensors", "original", "gguf" or "dummy"
-  std::string path = {};  // what its name led to; empty: nothing on disk
+  std::string path = {};  // where its name led; empty: nothing on disk
   // A line for people for each format that is converted: "Q5_0 becomes Q8_0 (exact): 96 tensors, ...".
   std::vector<std::string> conversions = {};
 };

@@ -273,7 +273,7 @@ TEST_F(CheckpointTest, AnEvictedFileLeavesThePageCache) {
   if (statfs(path("file").c_str(), &system) == 0 && system.f_type == kTmpfs)
     GTEST_SKIP() << "files in memory";
   const int fd = open(path("file").c_str(), O_RDWR);
-  ASSERT_EQ(fsync(fd), 0);  // what is not on the disk yet stays
+  ASSERT_EQ(fsync(fd), 0);  // pages that are not on the disk yet would stay in memory
   close(fd);
   const auto mapped = MappedFile::open(path("file"));
   ASSERT_TRUE(mapped.ok());

@@ -8,7 +8,7 @@
 namespace moesaic {
 namespace {
 
-constexpr int kGroups = 32;  // of 8 elements in a super-block
+constexpr int kGroups = 32;  // groups of 8 elements in a super-block
 
 int nibble(uint8_t byte, int i) { return byte >> (4 * i) & 15; }
 

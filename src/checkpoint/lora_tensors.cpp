@@ -59,7 +59,7 @@ Result<std::map<std::string, Pair>> pair_up(const TensorMap& tensors) {
 
 struct Place {
   int layer = 0;
-  int64_t expert = -1;  // of a module of one expert
+  int64_t expert = -1;  // the expert, for a module of one
   std::string part;     // "self_attn.q_proj"
 };
 

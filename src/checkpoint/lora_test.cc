@@ -244,7 +244,7 @@ TEST_F(LoraGguf, IsApplied) {
   EXPECT_EQ(weights_.adapters[0].down.down.count, 3);
   alpha_ = 0;  // as llama.cpp takes it: no scale of its own
   ASSERT_EQ(apply().message(), "");
-  read_row(weights_.adapters[3].qkv.up, 64, row);  // of the second time
+  read_row(weights_.adapters[3].qkv.up, 64, row);  // the second adapter's
   EXPECT_EQ(row[0], 0.5F);
   const std::vector<std::string> folder = {folder_.string()};
   EXPECT_TRUE(apply_lora(folder, kConfig, weights_).ok());  // its only GGUF file

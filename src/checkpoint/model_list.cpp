@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kDepth = 4;                  // of subfolders: HOME/models/publisher/name/subfolder
+constexpr int kDepth = 4;                  // subfolders: HOME/models/publisher/name/subfolder
 constexpr size_t kMostSeen = 50000;        // looked at in a folder and below it
 constexpr const char* kFolder = "models";  // where the program was started
 

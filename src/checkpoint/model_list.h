@@ -10,7 +10,7 @@
 namespace moesaic {
 
 struct FoundModel {
-  std::string name;   // what find_model() takes
+  std::string name;   // find_model() takes it
   std::string kind;   // "safetensors" or "GGUF"
   std::string place;  // "Hugging Face", "Ollama", "LM Studio" or the folder
   std::string path;

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kMostNames = 10000;           // of a folder
+constexpr size_t kMostNames = 10000;           // names in a folder
 constexpr size_t kMostFile = size_t{1} << 20;  // bytes of a store's small files
 
 // A small file's text without the space at its end; empty where it cannot be read.

@@ -27,7 +27,7 @@ struct RawTensor {
 struct TensorMap {
   std::map<std::string, RawTensor> tensors;
   std::vector<std::shared_ptr<const MappedFile>> files;
-  std::vector<std::shared_ptr<const Buffer>> buffers;  // of tensors in memory
+  std::vector<std::shared_ptr<const Buffer>> buffers;  // for tensors in memory
 
   const RawTensor* find(const std::string& name) const;
   std::vector<TensorInfo> list() const;

@@ -75,7 +75,7 @@ TEST(Batch, NamesEachViolation) {
   EXPECT_FALSE(validate(good_batch(), small_config(), kLayout, 3).ok());
 }
 
-// Of the good batch, in which both sequences are sampled: the second goes on from a draft of two tokens.
+// Like good_batch(), but both sequences are sampled: the second goes on from a draft of two tokens.
 Batch continued_batch() {
   Batch b = good_batch();
   b.sampling.resize(2);

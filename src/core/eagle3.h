@@ -23,13 +23,13 @@ enum class TapConvention : uint8_t {
 inline constexpr int kMostTaps = 8;
 
 struct Eagle3Config {
-  std::string name;      // of the file, for messages
+  std::string name;      // the file's, for messages
   int hidden = 0;        // the target's
-  int intermediate = 0;  // of the MLP
+  int intermediate = 0;  // the MLP's
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;     // even, at most 256
-  int vocab = 0;        // of the target
+  int vocab = 0;        // the target's
   int draft_vocab = 0;  // tokens that the head can draft
   int window = 0;       // tokens that it attends to; 0: all
   double rms_eps = 1e-5;

@@ -31,7 +31,7 @@ void merge_row(const MatrixView& w, const LowRank& low, int64_t r, std::vector<f
   read_row(w, r, row);
   const float* const up = floats(low.up, r);
   for (int64_t k = 0; k < low.up.cols; ++k) {
-    if (up[k] == 0) continue;  // of another matrix, or none
+    if (up[k] == 0) continue;  // belongs to another matrix, or to none
     const float* const down = floats(low.down, k);
     for (int64_t c = 0; c < w.cols; ++c) row[static_cast<size_t>(c)] += up[k] * down[c];
   }

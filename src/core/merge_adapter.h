@@ -16,7 +16,7 @@ namespace moesaic {
 
 struct MergedLayer {
   LayerWeights weights;
-  std::vector<Buffer> storage;  // of the matrices that were merged
+  std::vector<Buffer> storage;  // the matrices that were merged
 };
 // The sums are taken in F32. Fails for lack of memory.
 Result<MergedLayer> merge_adapter(const LayerWeights& w, const LayerAdapter& adapter, ThreadPool& pool);

@@ -85,7 +85,7 @@ TEST(MergeAdapter, EveryMatrixHasItsOwnRowsOfTheAdapter) {
   }
 }
 
-// What is counted before loading is what loading makes; what no adapter reaches stays where it is.
+// Counts before loading are those of loading; matrices that no adapter reaches stay where they are.
 TEST(MergeAdapter, CountedAsItWillBe) {
   Adapted m;
   m.a.o = {}, m.a.down = {};

@@ -29,7 +29,7 @@ struct ModelConfig {
   std::string name;
   int layers = 0;
   int hidden = 0;        // multiple of 32
-  int intermediate = 0;  // of each expert, multiple of 32
+  int intermediate = 0;  // each expert's, multiple of 32
   int heads = 0;         // query heads
   int kv_heads = 0;
   int head_dim = 0;  // even, at most 256

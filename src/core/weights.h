@@ -27,7 +27,7 @@ struct MatrixView {
   const std::byte* data = nullptr;
   int64_t row_stride = 0;             // bytes
   int64_t col_stride = 0;             // bytes, plain formats only
-  const std::byte* scales = nullptr;  // of formats that keep them apart: row r's at scales + r * scale_stride
+  const std::byte* scales = nullptr;  // where formats keep them apart: row r's at scales + r * scale_stride
   int64_t scale_stride = 0;           // bytes
 };
 

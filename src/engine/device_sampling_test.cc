@@ -158,7 +158,7 @@ TEST(DeviceSampling, ManyRequestsForTheHostTakeTurns) {
     const size_t said = on_device.received[i].size() - before[i].size();
     least = std::min(least, said), most = std::max(most, said);
   }
-  EXPECT_GE(least, 8u);  // of 13 or 14 if the turns were even
+  EXPECT_GE(least, 8u);  // 13 or 14 if the turns were even
   EXPECT_LE(most, 15u);  // a row in every second step
   ASSERT_TRUE(on_device.engine.run_to_end().ok());
   on_device.expect_equals(on_host);

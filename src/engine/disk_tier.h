@@ -57,7 +57,7 @@ class DiskTier final : public IndexedTier {
   void lose(const KvPart& part, const char* why);
 
   PrivateFolder folder_;
-  std::chrono::steady_clock::time_point write_again_;  // of the thread that puts: after an error
+  std::chrono::steady_clock::time_point write_again_;  // after an error; for the thread that puts
 };
 
 }  // namespace moesaic

@@ -386,7 +386,7 @@ void Engine::measure_prompts(const ScheduledBatch& step, Clock::time_point begun
 Status Engine::run_step() {
   const Clock::time_point begun_at = Clock::now();
   sample_held();
-  scheduler_->collect();  // what was cancelled since the last step is not computed any further
+  scheduler_->collect();  // requests cancelled since the last step are not computed any further
   if (running_.wanted.empty()) since_ = Clock::now();
   const bool taken_first = must_take_first();
   if (taken_first) {

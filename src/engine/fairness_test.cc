@@ -125,7 +125,7 @@ TEST(Fairness, ANewcomerGetsPages) {
   run.expect_the_tokens_of_each_alone();
 }
 
-// What a newcomer shares with those at work takes no page of its own.
+// Pages that a newcomer shares with those at work are not taken a second time.
 TEST(Fairness, ANewcomerNeedsNoPageForWhatIsThere) {
   Clients run(false, {.context = kContext, .max_batch = 2, .max_rows = 64, .kv_tokens = 2048});
   run.submit_as("a", 1500, tokens(1));

@@ -1,4 +1,4 @@
-// What KvPages tells of its cached blocks: whoever follows it knows exactly what is cached.
+// Events of KvPages about its cached blocks: whoever follows them knows exactly what is cached.
 #include <gtest/gtest.h>
 
 #include <algorithm>

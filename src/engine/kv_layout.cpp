@@ -24,12 +24,12 @@ double bytes_of(const std::vector<MemoryPart>& parts, MemoryKind kind) {
 
 namespace {
 
-constexpr double kContextShare = 0.9;  // of the memory beside the weights, for a context that nobody gave
+constexpr double kContextShare = 0.9;  // share of memory beside the weights, for a context that nobody gave
 // The prefix cache's windows: those of one in four of the blocks in the cache. A conversation is asked for at
 // two places, with four pages each, which are all that a short one has: at least those of four for each
 // sequence, of as many sequences as a few people have.
 constexpr int kIdleWindows = 4, kLeastIdleWindows = 4 * 8, kCountedSequences = 16;
-constexpr double kBatchShare = 0.25;  // of the memory beside the weights, for a batch that nobody gave
+constexpr double kBatchShare = 0.25;  // share of memory beside the weights, for a batch that nobody gave
 
 std::string list(const std::vector<MemoryPart>& parts) {
   std::string text;

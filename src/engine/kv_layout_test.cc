@@ -162,7 +162,7 @@ TEST(FittingBatch, IsWhatPaysOrFits) {
   EXPECT_EQ(batch(-1e9, any), 1);
 }
 
-// What a drafter takes is planned like the model's own weights and cache.
+// A drafter's memory is planned like the model's own weights and cache.
 TEST(PlanMemory, CountsTheDrafter) {
   const ModelWeights mxfp8 = shapes(Format::kMxfp8);
   const double weights = 1e8 + 13 * 6400 * 6400 * 8.25 / 8, windows = 2 * (6 * 32 + 512);

@@ -317,7 +317,7 @@ bool KvPages::extend(PageTable& table, int context, int spare) {
 
 bool KvPages::would_fit(const PageTable& table, std::span<const int32_t> tokens, bool reuse,
                         std::span<const PageTable* const> yielding, int spare) const {
-  std::unordered_map<int32_t, int> holders;  // of the pages that yielding tables have, without these
+  std::unordered_map<int32_t, int> holders;  // by page of the yielding tables: holders without these tables
   for (const PageTable* other : yielding) {
     for (const int32_t page : other->full) --holders.try_emplace(page, full_.holders(page)).first->second;
   }

@@ -98,10 +98,10 @@ class KvPages {
   // The contents of a page of the full-attention layers.
   struct Block {
     bool cached = false;
-    Hash128 name = {};      // of its tokens and all before
+    Hash128 name = {};      // names its tokens and all before
     int32_t parent = -1;    // the full page of the block before
     int32_t window = -1;    // the page of the sliding layers, if it is still there
-    std::string salt = {};  // of a first block
+    std::string salt = {};  // a first block's
   };
 
   int pages_of(int tokens) const { return (tokens + layout_.page_tokens - 1) / layout_.page_tokens; }

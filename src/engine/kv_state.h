@@ -27,7 +27,7 @@ struct KvState {
   KvPages* pages = nullptr;  // null: there is no prefix cache, and everything fails
   Backend* backend = nullptr;
   const ModelConfig* config = nullptr;
-  uint64_t fingerprint = 0;  // of the weights and of what changes K and V
+  uint64_t fingerprint = 0;  // covers the weights and what changes K and V
   // Called with the pages of the full-attention layers that were loaded. It may be empty.
   std::function<void(std::span<const int32_t>)> loaded = {};
 };

@@ -44,7 +44,7 @@ Result<KvStoreOptions> kv_store_options(double host_gib, const std::string& disk
   if (colon == std::string::npos) return options;
   double gib = 0;
   const char *size = disk.data() + colon + 1, *end = disk.data() + disk.size();
-  if (std::find(size, end, '/') != end) return options;  // of a folder's name
+  if (std::find(size, end, '/') != end) return options;  // the colon is part of a folder's name
   const bool number = std::from_chars(size, end, gib).ptr == end && size != end;
   if (!number || !(gib > 0 && gib <= kMostGib) || colon == 0)
     return invalid(

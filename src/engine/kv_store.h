@@ -107,7 +107,7 @@ class KvStore {
   using Clock = KvFetch::Clock;
   struct Offer {
     KvPlace place;
-    uint32_t generation = 0;  // of the page
+    uint32_t generation = 0;  // the page's
   };
   struct Writer {
     std::unique_ptr<KvTier> tier;
@@ -149,7 +149,7 @@ class KvStore {
   std::shared_ptr<const KvBytes> find(const KvPart& part);
   size_t parts_until(const KvFetch& fetch) const;
 
-  std::array<std::vector<int>, 2> layers_;  // of each kind
+  std::array<std::vector<int>, 2> layers_;  // layers of each kind
   size_t page_bytes_;
   size_t most_offers_;
   KvNames names_;
@@ -159,9 +159,9 @@ class KvStore {
 
   mutable std::mutex mutex_;  // guards what follows, writers' offers and counts, and what readers do
   mutable std::condition_variable changed_;
-  std::array<std::vector<uint32_t>, 2> generations_;  // of each kind's pages: how often forget() was called
-  std::deque<std::shared_ptr<KvFetch>> fetches_;      // that are begun and not over
-  double seconds_per_part_ = 0;                       // of late, with all readers at work
+  std::array<std::vector<uint32_t>, 2> generations_;  // for each kind's pages: how often forget() was called
+  std::deque<std::shared_ptr<KvFetch>> fetches_;      // those begun and not over
+  double seconds_per_part_ = 0;                       // a recent average, with all readers at work
   bool closing_ = false;
   Clock::time_point close_at_;
 };

@@ -206,11 +206,11 @@ class LateBackend final : public Backend {
   std::unique_ptr<LateHead> head_;
   ModelConfig config_;
   KvLayout layout_;
-  std::vector<uint64_t> full_, window_;  // of each position, a hash of the tokens up to it
+  std::vector<uint64_t> full_, window_;  // for each position a hash of the tokens up to it
   std::deque<Batch> steps_;
-  std::deque<std::vector<EditedRow>> edited_;  // of each of them
+  std::deque<std::vector<EditedRow>> edited_;  // for each of these steps
   std::deque<StepResult> results_;
-  RunStep before_;  // that ran last
+  RunStep before_;  // the step that ran last
   std::span<float> logits_;
 };
 
@@ -219,9 +219,9 @@ struct Harness {
       .layers = 2, .vocab = kVocab, .window = 64, .sliding = {true, false}, .max_context = 2048};
   LateBackend backend;
   Engine engine;
-  std::string client;  // of the requests that are submitted from now on
+  std::string client;  // for requests that are submitted from now on
   std::vector<std::shared_ptr<Request>> requests;
-  std::vector<std::stop_source> cancels;       // of each request
+  std::vector<std::stop_source> cancels;       // for each request
   std::vector<std::vector<int32_t>> received;  // to each request's callback
   std::vector<std::vector<TokenLogprobs>> received_logprobs;
 

@@ -137,7 +137,7 @@ class LateHead final : public TestDraftHead {
   std::vector<int32_t> ids_;
   KvLayout layout_;
   std::vector<Entry> cache_;
-  Batch batch_;  // of the last step
+  Batch batch_;  // the last step's
   std::vector<uint64_t> hidden_;
   bool has_step_ = false;
 

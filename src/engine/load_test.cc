@@ -169,7 +169,7 @@ class Scenario {
                        [](const auto& r) { return !r->held.empty() || (r->awaits_mask && !r->done()); });
   }
 
-  // What the request is answered with.
+  // Returns the answer that the request gets when it runs alone.
   const std::vector<int32_t>& run_alone(size_t request) {
     const auto [at, is_new] = alone_index_.emplace(request, alone_.requests.size());
     if (is_new) {
@@ -195,11 +195,11 @@ class Scenario {
   mutable std::mt19937 client_rng_;
   int context_ = 0;
   bool prefix_cache_ = false;
-  std::string files_;  // of the store
+  std::string files_;  // the store's folder
   Grammar grammar_;
   std::optional<MasksTakeLong> masks_take_long_;
   Harness run_, alone_;
-  std::map<size_t, size_t> alone_index_;  // of a request among those of alone_
+  std::map<size_t, size_t> alone_index_;  // by request: its place in alone_
   OracleDrafter* oracle_ = nullptr;
   std::vector<Asked> asked_;
   int steps_ = 0;
@@ -389,7 +389,7 @@ TEST(Load, AStepThatThrowsLeavesNothingInTheCache) {
   }
 }
 
-// What a request asks for may be impossible: that says nothing about the pages.
+// A request may ask for the impossible: that says nothing about the pages.
 TEST(Load, OnlyErrorsOfTheDeviceEmptyTheCache) {
   for (const StatusCode code : {StatusCode::kUnsupported, StatusCode::kInternal}) {
     Scheduler scheduler({.page_tokens = kPageTokens, .full_pages = 8, .window_pages = 8}, 64,

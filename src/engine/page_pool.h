@@ -34,8 +34,8 @@ class PagePool {
  private:
   struct Page {
     int holders = 0;
-    Worth worth = Worth::kNone;  // of an idle page
-    uint64_t since = 0;          // of an idle page
+    Worth worth = Worth::kNone;  // an idle page's
+    uint64_t since = 0;          // an idle page's
   };
   using Idle = std::tuple<Worth, uint64_t, int32_t>;  // the first is taken first
   Idle idle_entry(int32_t page) const { return {pages_[page].worth, pages_[page].since, page}; }

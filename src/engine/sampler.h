@@ -92,7 +92,7 @@ class Sampler {
   size_t of_prompt_ = 0;           // so many of them are the prompt's
   std::optional<grammar::AsyncMatcher> matcher_;
   std::unique_ptr<TokenOverride> override_;
-  std::vector<int32_t> said_;  // what was generated, only kept for bad words
+  std::vector<int32_t> said_;  // generated tokens, only kept for bad words
   uint64_t step_ = 0;
 };
 

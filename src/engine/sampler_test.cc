@@ -150,7 +150,7 @@ TEST(SamplerLogprobs, AreThoseOfTheDefinition) {
         SCOPED_TRACE(std::to_string(vocab) + ", " + std::to_string(n));
         std::vector<float> copy = logits;
         const SampledToken t = Sampler({.seed = 5, .top_logprobs = n}, {}).sample(copy).value();
-        EXPECT_EQ(t.token, drawn({.seed = 5}, logits, 6).back());  // whose seeds are 0 to 5
+        EXPECT_EQ(t.token, drawn({.seed = 5}, logits, 6).back());  // the seeds are 0 to 5
         expect_near(t.logprobs, logprobs_by_definition(logits, t.token, n));
       }
     }
@@ -412,7 +412,7 @@ TEST(Sampler, Logprobs) {
   double sum = 0;
   for (const float v : copy) sum += std::exp(double{v});
   EXPECT_EQ(t.token, 7);
-  EXPECT_NEAR(t.logprobs.logprob, copy[7] - std::log(sum), 1e-6);  // of the model, not of the bias
+  EXPECT_NEAR(t.logprobs.logprob, copy[7] - std::log(sum), 1e-6);  // the model's, without the bias
   ASSERT_EQ(t.logprobs.top.size(), 3u);
   EXPECT_GE(t.logprobs.top[0].second, t.logprobs.top[1].second);
   EXPECT_NEAR(t.logprobs.top[0].second, *std::max_element(copy.begin(), copy.end()) - std::log(sum), 1e-6);

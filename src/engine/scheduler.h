@@ -36,7 +36,7 @@ struct WantedRow {
   bool host = true;     // the host takes its logits; false: the device samples its token
   bool edited = false;  // the device samples its token once the sampler's edits() are known
   bool again = false;   // they were not known in time: the row is computed again
-  int restarts = 0;     // of the request, when the row was scheduled
+  int restarts = 0;     // the request's restarts when the row was scheduled
   // True if the tokens before it are those that were drafted; else nothing is sampled from it.
   bool holds() const { return !request->done() && draft_row == request->draft.accepted(request->tokens); }
 };

@@ -201,7 +201,7 @@ TEST(Speculation, AHeadIsGivenEveryRow) {
   }
 }
 
-// What is in the prefix cache is in the head's cache. The last place of a shared beginning was made with
+// A head's cache has what the prefix cache has. The last place of a shared beginning was made with
 // another text's next token, so this head errs from there on; where a text goes on as before it does not.
 TEST(Speculation, AHeadFindsWhatThePrefixCacheHas) {
   const EngineOptions options{.context = 300, .max_rows = 64, .draft_tokens = 5};

@@ -1,5 +1,5 @@
-// Whether a head's drafts cost more than they bring, on a device whose time is made up: it samples, and its
-// pipeline stops while drafting does not rest.
+// Tests whether a head's drafts cost more than they bring, on a device whose time is made up: it samples, and
+// its pipeline stops while drafting does not rest.
 #include "engine/speculator.h"
 
 #include <gtest/gtest.h>
@@ -22,9 +22,9 @@ class GuessingHead final : public Drafter {
 };
 
 struct PacedDevice {
-  double row = 0.3;     // of a step, each row more
-  double stop = 0.1;    // of a step, where the pipeline stops
-  double chance = 0.0;  // of each token of a draft
+  double row = 0.3;     // added to a step by each row more
+  double stop = 0.1;    // added to a step where the pipeline stops
+  double chance = 0.0;  // acceptance of each token of a draft
 };
 
 std::vector<Request> requests_of(int count) {

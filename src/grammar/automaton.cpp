@@ -150,7 +150,7 @@ StateId Automaton::silent_next(StateId id, size_t i) const {
 void Automaton::find_ranks() {
   struct Visit {
     StateId state;
-    size_t next;  // of silent_next
+    size_t next;  // index in silent_next
   };
   std::vector<int32_t> order(states_.size(), -1), first(states_.size());
   std::vector<StateId> open;

@@ -187,7 +187,7 @@ class GbnfBuilder {
   GbnfFacts& facts_;
   StringMaker characters_;
   std::vector<StateId> rules_, some_;  // by rule; some_: its texts that are not empty, -1: not needed yet
-  std::vector<int> open_;              // of some_, to be defined
+  std::vector<int> open_;              // states of some_ to be defined
   std::unordered_map<const GbnfNode*, StateId> bodies_;
 };
 

@@ -22,7 +22,7 @@ class InternedLists {
   InternedLists() : table_(16, kFree) {}
 
   int32_t size() const { return static_cast<int32_t>(ends_.size()); }
-  size_t items() const { return items_.size(); }  // of all lists together
+  size_t items() const { return items_.size(); }  // items of all lists together
   size_t bytes() const {
     return items_.size() * sizeof(T) + ends_.size() * sizeof(uint32_t) + table_.size() * sizeof(int32_t);
   }
@@ -71,7 +71,7 @@ class InternedLists {
   }
 
   std::vector<T> items_;
-  std::vector<uint32_t> ends_;  // of the lists in items_
+  std::vector<uint32_t> ends_;  // where the lists end in items_
   std::vector<int32_t> table_;  // open addressing; a power of two
 };
 

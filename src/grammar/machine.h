@@ -119,7 +119,7 @@ class Machine {
   std::vector<About> about_;  // by stack
   uint64_t work_ = 0;
   // The call in progress:
-  uint64_t left_ = 0;  // of its limit
+  uint64_t left_ = 0;  // work up to its limit
   uint64_t limit_ = 0;
   NumberSet seen_;
   std::vector<Configuration> open_;

@@ -63,7 +63,7 @@ class Matcher {
   std::shared_ptr<TokenMasks> masks_;  // null before the first call
   TokenMasks::Situation at_ = TokenMasks::kNowhere;
   std::deque<int32_t> taken_;             // behind at_
-  std::optional<TokenMasks::Mask> mask_;  // of at_, in progress or done
+  std::optional<TokenMasks::Mask> mask_;  // the mask at at_, in progress or done
   Status failure_;                        // once it has failed
 };
 

@@ -22,7 +22,7 @@ struct CharAutomaton {
   struct State {
     std::vector<Step> steps;
     std::vector<int> skips;          // without a character
-    Where where = Where::kAnywhere;  // of the string skips are taken
+    Where where = Where::kAnywhere;  // where in the string skips are taken
   };
   std::vector<State> states;  // state 0 is the only one to end in
   std::vector<CharSet> sets;

@@ -16,7 +16,7 @@ namespace {
 struct Node {
   enum class Kind { kText, kRule, kSequence, kChoice, kRepeat };
   Kind kind = Kind::kText;
-  std::string text;  // of a's and b's, or empty
+  std::string text;  // a's and b's, or empty
   int rule = 0;
   std::vector<Node> parts;
   int min = 0, max = 0;  // kRepeat; max -1: no limit
@@ -121,7 +121,7 @@ class RandomGrammar {
 
   std::mt19937 rng_;
   std::vector<Node> rules_;
-  mutable std::map<std::pair<const Node*, int>, std::set<int>> known_;  // of the text at hand
+  mutable std::map<std::pair<const Node*, int>, std::set<int>> known_;  // for the text at hand
 };
 
 std::vector<std::string> all_texts(size_t letters) {

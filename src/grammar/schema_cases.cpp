@@ -10,7 +10,7 @@
 namespace moesaic::grammar {
 namespace {
 
-constexpr int kMaxDepth = 256;  // of references and combinations inside each other
+constexpr int kMaxDepth = 256;  // references and combinations inside each other
 // Cases that are looked at, and work on them.
 constexpr size_t kMaxSteps = 20'000, kPlausibleSteps = 100;
 constexpr uint64_t kMaxWork = 400'000, kPlausibleWork = 20'000;

@@ -29,7 +29,7 @@ class SchemaCases {
     int from;  // the step that led here, or -1
   };
   struct Choice {
-    const Json* list;  // of schemas, one of which must hold
+    const Json* list;  // an array of schemas, one of which must hold
     int from;
   };
   struct Case {
@@ -75,7 +75,7 @@ class SchemaCases {
   std::map<std::pair<const Json*, std::string>, const Json*> dependents_;
   std::map<std::pair<Schemas, int>, bool> plausible_;
   std::set<const Json*> negating_, checked_, partly_negated_;
-  bool partial_ = false;  // of the negation in progress
+  bool partial_ = false;  // holds for the negation in progress
   bool loose_ = false;    // oneOf as anyOf
 };
 

@@ -19,7 +19,7 @@ inline bool has(const Json& schema, const char* key) { return schema.is_object()
 
 class SchemaDocument {  // NOLINT(bugprone-exception-escape): nlohmann's move asserts
  public:
-  static constexpr size_t kMaxMembers = 20'000;  // of one object
+  static constexpr size_t kMaxMembers = 20'000;  // members of one object
 
   // In linear time, unlike nlohmann's parser, which looks for each member among those before it. Keywords
   // that are null are left out.

@@ -147,14 +147,14 @@ class TokenMasks {
   std::vector<std::unique_ptr<Situation[]>> next_;  // by situation: [byte classes]; see next()
   std::vector<Situation> behind_;                   // by stack, as far as known
   std::unordered_map<Situation, std::shared_ptr<const Local>> locals_;
-  size_t local_ends_ = 0;  // of all of them
+  size_t local_ends_ = 0;  // ends of all locals_
   std::vector<std::shared_ptr<const Counted>> counted_;
   // Masks, done or not, by their coarse situation (Machine::coarse); the older ones are those that nobody
   // asked for since masks_ was last empty.
   std::unordered_map<Situation, std::shared_ptr<Making>> masks_, older_masks_;
   // The turn in progress:
   Effort effort_ = Effort::kSlice;
-  uint64_t nodes_ = 0;  // of the tree, over all calls
+  uint64_t nodes_ = 0;  // nodes of the tree that were visited, over all calls
   // Amounts of work() at which the walk pauses, the mask is cut, and the walk ends.
   uint64_t slice_end_ = 0, cut_at_ = 0, stop_at_ = 0;
   size_t most_bytes_ = kWalkBytes;
@@ -176,10 +176,10 @@ struct TokenMasks::Making {
   Bits tokens = {};
   std::vector<Part> parts = {};
   size_t part = 0, end = 0;                      // in parts, and in local->ends
-  std::shared_ptr<const Local> local = nullptr;  // of this part, once it is known
+  std::shared_ptr<const Local> local = nullptr;  // this part's, once it is known
   Local found = {};                              // before that
-  int32_t node = -1;                             // of the walk in progress; -1: none is
-  std::vector<Situation> path = {};              // of that walk, by depth
+  int32_t node = -1;                             // where the walk in progress is; -1: there is none
+  std::vector<Situation> path = {};              // the walk's, by depth
   // Behind a repetition's rule: what is found, and another count's, from which that begins.
   std::optional<Counted> counted = {};
   std::shared_ptr<const Counted> other = nullptr;

@@ -18,7 +18,7 @@ class TokenTrie {
     int32_t depth;                    // bytes; the children of the root have 1
     int32_t height;                   // bytes from here to the deepest node below
     int32_t end;                      // the first node behind it that its string does not begin
-    int32_t first_token, last_token;  // of tokens_in, those that are exactly this string; last excluded
+    int32_t first_token, last_token;  // range in tokens(): those that are exactly this string; last excluded
   };
 
   // Special tokens and ends as automaton.h has them. The tokenizer must outlive the tree.
@@ -27,7 +27,7 @@ class TokenTrie {
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int vocab_size() const { return tokenizer_->vocab_size(); }
-  int depth() const { return depth_; }  // of the deepest node
+  int depth() const { return depth_; }  // the deepest node's
   // The first node of special tokens and ends, behind those of all text.
   int special_nodes() const { return special_nodes_; }
   // The strings that this token is in the tree, first byte first; none for what can never come.

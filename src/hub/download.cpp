@@ -17,9 +17,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kPart = int64_t{16} << 20;    // bytes of a request
-constexpr int kMostFailures = 8;                // of a part in a row
+constexpr int kMostFailures = 8;                // failures of a part in a row
 constexpr int64_t kHeadway = int64_t{1} << 20;  // bytes after which failures are counted anew
-constexpr int kMostRelocations = 4;             // of a part: addresses that have expired
+constexpr int kMostRelocations = 4;             // expired addresses of a part
 constexpr int64_t kMostErrorText = 64 << 10;    // bytes of an answer that is an error
 constexpr long kOk = 200, kPartial = 206, kUnsatisfiable = 416;
 
@@ -34,11 +34,11 @@ struct Part {
   bool running = false;
   bool checked = false;     // the answer's range
   bool again = false;       // the file must be fetched anew
-  int64_t other_bytes = 0;  // of an answer that is an error
+  int64_t other_bytes = 0;  // bytes of an answer that is an error
   int64_t got_before = 0;   // when it was started
   int failures = 0, hops = 0, relocations = 0;
   Clock::time_point not_before;
-  Status fault;  // what is wrong with the answer
+  Status fault;  // the answer's fault
 
   bool complete() const { return got == end - begin; }
 };
@@ -178,7 +178,7 @@ class Download {
         if (part->running && &part->exchange == exchange) return part.get();
       }
     }
-    return nullptr;  // of a file that is fetched anew
+    return nullptr;  // the file is fetched anew
   }
 
   int running() const {

@@ -12,7 +12,7 @@ namespace moesaic::hub {
 struct PullPlan {
   Listing listing;
   Choice choice;
-  int64_t bytes = 0, missing = 0;  // of all its files; of those, not here yet
+  int64_t bytes = 0, missing = 0;  // all its files; those that are not here yet
 };
 
 // name: as repository_name() has it. usual: as choose_files() has it.

@@ -38,7 +38,7 @@ constexpr double kMxKlTolerance = 48 * kKlTolerance;
 struct Shape {
   int hidden, intermediate, heads, kv_heads, head_dim, experts, top_k, vocab, tokens;
   int window;       // 0: full attention
-  int singles = 0;  // of the tokens, the last so many go one at a time
+  int singles = 0;  // the last so many of the tokens go one at a time
 };
 
 // Odd sizes: hidden of 1, 3 and 9 blocks, one to eight query heads a KV head, a vocabulary that fills no

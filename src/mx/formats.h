@@ -50,7 +50,7 @@ MOESAIC_HD constexpr uint8_t encode_minifloat(float x, float max, uint8_t max_co
   const float magnitude = bits_float(float_bits(x) & 0x7FFFFFFFu);
   if (magnitude >= max) return static_cast<uint8_t>(sign | max_code);
   if (magnitude == 0.0f) return static_cast<uint8_t>(sign);
-  constexpr int kMinExponent = 1 - kBias;  // of the smallest normal; subnormals share its spacing
+  constexpr int kMinExponent = 1 - kBias;  // the smallest normal's; subnormals share its spacing
   const int exponent = floor_log2(magnitude) < kMinExponent ? kMinExponent : floor_log2(magnitude);
   // Below float's own subnormals the scaled value only rounds to zero, so the product may be split in two.
   const float scaled = magnitude * exp2_int(kMantissa) * exp2_int(-exponent);

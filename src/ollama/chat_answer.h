@@ -22,7 +22,7 @@ class ChatAnswer : public openai::Answer {
     Shape shape = Shape::kChat;
     openai::Callable functions;  // text for another recipient is content
     bool thinking = true;        // is shown
-    bool logprobs = false;       // of the content's tokens
+    bool logprobs = false;       // for the content's tokens
   };
   ChatAnswer(const openai::Service& service, Options options);
 

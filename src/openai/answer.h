@@ -88,7 +88,7 @@ struct PreparedRequest {
   std::unique_ptr<Answer> answer;
   bool stream = false;
   bool progress = false;  // a stream tells how much of the prompts is read
-  UnknownFields unknown;  // of the request
+  UnknownFields unknown;  // the request's
   Refusal failure;        // for streams: an error to be sent as an event, because clients expect it there
 };
 

@@ -18,7 +18,7 @@ constexpr int kContext = 512, kBatch = 16;
 struct Seen {
   std::string content, reasoning, finish;
   std::vector<std::pair<std::string, std::string>> calls;  // name, arguments
-  std::string logprob_text;                                // of the tokens that have one
+  std::string logprob_text;                                // tokens that have log-probabilities
   std::vector<std::string> statuses;                       // Responses: of reasoning, message, call, ...
   int tokens = 0, reasoning_tokens = 0;
   bool operator==(const Seen&) const = default;
@@ -53,7 +53,7 @@ class AnswerCut : public testing::Test {
   // One request, answered whole and as a stream from the same tokens.
   struct Asked {
     PreparedRequest whole, stream;
-    std::vector<AnswerEvent> events;  // of the choices
+    std::vector<AnswerEvent> events;  // the choices' events
     std::string sse;
   };
 

@@ -20,7 +20,7 @@ class ChatAnswer : public Answer {
   struct Options {
     int choices = 1;
     Callable functions;             // text for another recipient is content
-    bool logprobs = false;          // of the tokens of the content
+    bool logprobs = false;          // for the tokens of the content
     bool include_usage = false;     // a last chunk with the usage and without choices
     bool continuous_usage = false;  // each chunk has the usage so far
     int prompt_tokens = 0;          // known before the end
@@ -78,7 +78,7 @@ class ChatAnswer : public Answer {
 
   const Model& model_;
   Options options_;
-  std::string head_;  // of a chunk, up to its choices
+  std::string head_;  // the beginning of a chunk, up to its choices
   std::string id_, name_;
   int64_t created_;  // seconds since 1970
   SpecialTokens special_;

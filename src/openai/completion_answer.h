@@ -34,7 +34,7 @@ class CompletionAnswer : public Answer {
 
  private:
   struct Choice {      // NOLINT(bugprone-exception-escape): nlohmann's move asserts
-    std::string text;  // of a stream: only what its next chunk brings
+    std::string text;  // a stream's: only what its next chunk brings
     Json logprobs;
     std::vector<SampledToken> pending;  // not yet shown as text
     size_t offset = 0;                  // characters, of the next token's text

@@ -29,7 +29,7 @@ struct CompletionRequest {
   StreamFields stream;
   bool echo = false, cache_prompt = true;
   std::string cache_salt;
-  bool parse_special = true;  // of the prompt
+  bool parse_special = true;  // in the prompt
   bool token_ids = false;     // in the answer
   bool answered = true;       // false: echo with max_tokens 0
 };

@@ -18,7 +18,7 @@ std::optional<int64_t> whole_number(const Json& value) {
   if (value.is_number_integer()) return value.get<int64_t>();
   if (!value.is_number_float() || is_fraction(value)) return {};
   const auto number = value.get<double>();
-  if (!(number > -0x1p63 && number < 0x1p63)) return {};  // what is below -2^63 reads as -2^63
+  if (!(number > -0x1p63 && number < 0x1p63)) return {};  // numbers below -2^63 read as -2^63
   return static_cast<int64_t>(number);
 }
 

@@ -35,7 +35,7 @@ TextPiece piece(const char* channel, const char* text) {
 
 // The parts of an answer to some tokens, without its ids and what it repeats of the request.
 Json answer_of(const PreparedRequest& prepared) {
-  std::string sse;  // of a stream: its ends
+  std::string sse;  // a stream's: its ends
   for (int i = 0; i < static_cast<int>(prepared.requests.size()); ++i) {
     const SampledToken token{.token = 5, .logprobs = {.logprob = -1, .top = {{5, -1}}}};
     prepared.answer->add({.choice = i, .token = token, .pieces = {piece("analysis", "a")}}, nullptr);
@@ -177,7 +177,7 @@ struct ReadCase {
   const char* field;
   const char* value;
   const char* context = "{}";  // merged into the request, with and without the field
-  const char* part = "";       // of fields with one name in several
+  const char* part = "";       // tells apart fields with one name in several parts
 };
 
 constexpr const char* kSchema = R"({"type": "object", "properties": {"a": {"type": "null"}}})";

@@ -32,7 +32,7 @@ void read_model(Fields& fields, const Service& service) {
 
 namespace {
 
-constexpr size_t kMaxChoices = 10'000;  // of guided_choice
+constexpr size_t kMaxChoices = 10'000;  // choices in guided_choice
 constexpr size_t kMaxSalt = 1024;
 
 // One way to say how much the model is to think.

@@ -36,7 +36,7 @@ Thinking read_thinking(Fields& fields);
 struct AnswerForm {
   AnswerFormat given;      // its schema, expression, grammar or choices; none: any text
   ResponseFormat format;   // as the prompt has it
-  const char* field = "";  // that said so, for errors
+  const char* field = "";  // the field that said so, for errors
   bool empty() const { return given.any_text(); }
 };
 // response_format of chat completions, or text.format of responses: text, json_object (with or without a

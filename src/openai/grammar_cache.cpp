@@ -8,7 +8,7 @@
 namespace moesaic::openai {
 namespace {
 
-constexpr size_t kStateBytes = 96;  // of a compiled grammar, with its edges, about
+constexpr size_t kStateBytes = 96;  // a compiled grammar's state with its edges, about
 
 size_t bytes_of(const Result<AnswerGrammar>& result) {
   if (!result.ok()) return result.status().message().size();

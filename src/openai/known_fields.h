@@ -27,7 +27,7 @@ struct KnownField {
   // API gets it.
   std::string_view accepted = {};
   std::string_view note = {};           // kRefused: what to do instead
-  const FieldTable* members = nullptr;  // of an object, or of each object in an array
+  const FieldTable* members = nullptr;  // an object's, or those of each object in an array
 };
 
 struct FieldPart {

@@ -30,7 +30,7 @@ class ResponseFolder {
   // Makes the folder if the one above it is there. An error if it is not this user's alone, or another
   // process uses it.
   static Result<std::unique_ptr<ResponseFolder>> open(const std::string& folder);
-  ~ResponseFolder();  // what waits is written first
+  ~ResponseFolder();  // writes what waits first
 
   const HashKey& key() const { return folder_.key(); }
   // Calls found for each response, the oldest first. Files of more than most_bytes, damaged and foreign ones

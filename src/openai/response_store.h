@@ -54,7 +54,7 @@ class ResponseStore {
 
   size_t most_, most_bytes_;
   std::unique_ptr<ResponseFolder> folder_;  // null: none
-  HashKey key_ = random_hash_key();         // of digests: the folder's, so that they stay the same
+  HashKey key_ = random_hash_key();         // for digests: the folder's, so that they stay the same
   mutable std::mutex mutex_;
   std::unordered_map<std::string, Share> shares_;  // by holder, none empty
   std::unordered_map<std::string, Entries::iterator> by_id_;

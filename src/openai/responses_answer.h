@@ -17,7 +17,7 @@ class ResponsesAnswer : public Answer {
  public:
   struct Options {
     Callable functions;                // text for another recipient is a message
-    bool logprobs = false;             // of the tokens of messages
+    bool logprobs = false;             // for the tokens of messages
     bool encrypted_reasoning = false;  // reasoning items carry encrypted_content
     bool reasoning = true;             // is shown
     // Keeps the response when it is complete; null: it is not kept.
@@ -40,11 +40,11 @@ class ResponsesAnswer : public Answer {
   struct Item {
     Kind kind = Kind::kMessage;
     std::string id, call_id, text;
-    std::string phase;      // of a message: commentary or final_answer
-    Paragraphs messages;    // of the model's: neighbours of one kind are one item
-    FunctionName function;  // of a call
+    std::string phase;      // a message's: commentary or final_answer
+    Paragraphs messages;    // the model's messages in it: neighbours of one kind are one item
+    FunctionName function;  // a call's
     const char* status = "in_progress";
-    Json logprobs = Json::array();  // of a message's tokens
+    Json logprobs = Json::array();  // a message's tokens
   };
 
   Kind kind_of(const TextPiece& piece) const;

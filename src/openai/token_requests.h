@@ -11,7 +11,7 @@ namespace moesaic::openai {
 
 struct TokenAnswer {
   std::string json;
-  UnknownFields unknown;  // of the request
+  UnknownFields unknown;  // the request's
 };
 using TokenAnswerOrError = std::variant<TokenAnswer, ApiError>;
 

@@ -30,7 +30,7 @@ TEST(Admission, WhoHasMostMakesRoom) {
   room.ended("a", 3);            // says nothing new
   EXPECT_EQ(room.generations(), 4);
   EXPECT_EQ(room.admit("b", 6, 1).dropped, Ids{2});  // both have two then
-  EXPECT_EQ(room.admit("c", 7, 1).dropped, Ids{6});  // of equals, the newest
+  EXPECT_EQ(room.admit("c", 7, 1).dropped, Ids{6});  // the newest of equals
   EXPECT_FALSE(room.admit("a", 8, 1).admitted);      // it has most
   EXPECT_FALSE(room.admit("c", 9, 4).admitted);      // nothing is dropped in vain
   EXPECT_EQ(room.generations(), 4);

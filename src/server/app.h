@@ -28,8 +28,8 @@ struct App {
   openai::GrammarCache grammars;
   openai::ResponseStore responses{options.stored_responses, options.stored_bytes};
   EngineThread engine;
-  FieldNames ignored_fields;  // that the log has named
-  FieldNames schema_notes;    // that the log has shown
+  FieldNames ignored_fields;  // those that the log has named
+  FieldNames schema_notes;    // those that the log has shown
   WorkerPool workers;
   std::atomic<bool> draining = false;
   std::stop_source cut;            // triggered when the time of draining is over: answers end now

@@ -12,8 +12,9 @@ namespace {
 
 constexpr size_t kSmall = 64 << 10;
 constexpr size_t kLarge = 256 << 10;
-constexpr size_t kShare = 3, kSmallShare = 7;  // of large bodies and of others: times what is free
-constexpr size_t kMostGrowth = 16 << 20;       // beyond, doubling would only reserve addresses in vain
+// A client's most bytes, in multiples of the free ones: for large bodies and for others.
+constexpr size_t kShare = 3, kSmallShare = 7;
+constexpr size_t kMostGrowth = 16 << 20;  // beyond, doubling would only reserve addresses in vain
 
 }  // namespace
 

@@ -41,7 +41,7 @@ class TimedSocket : public std::enable_shared_from_this<TimedSocket> {
 
   tcp::socket socket_;
   asio::steady_timer timer_;
-  uint64_t serial_ = 0;  // of the current limit: a timer that fires late must not hit the next operation
+  uint64_t serial_ = 0;  // the current limit's: a timer that fires late must not hit the next operation
   bool timed_out_ = false;
   std::function<void()> gone_;
 };

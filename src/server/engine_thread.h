@@ -82,7 +82,7 @@ class EngineThread {
     std::shared_ptr<Submission> submission;
     int choice = 0;
     Clock::time_point arrived, begun, last;
-    EventQueue::Events events;  // of this step; the last one may still grow
+    EventQueue::Events events;  // this step's; the last one may still grow
     openai::AnswerEvent& event();
     int tokens = 0;
     bool ended = false;
@@ -121,7 +121,7 @@ class EngineThread {
   std::condition_variable wake_;
   std::deque<TicketPtr> inbox_;
   Admission admission_;
-  std::unordered_map<uint64_t, std::weak_ptr<Submission>> submissions_;  // that may have to go
+  std::unordered_map<uint64_t, std::weak_ptr<Submission>> submissions_;  // those that may have to go
   uint64_t last_id_ = 0;
   bool stopping_ = false;
   bool load_ended_ = false;  // well or not

@@ -28,10 +28,10 @@ struct HttpRequest {
   std::string method, path;
   std::string id;             // given by the client or made here; in the answer and in the log
   std::string client;         // address
-  std::string network;        // of the client (server/client.h)
+  std::string network;        // the client's (server/client.h)
   std::string authorization;  // the key that was shown
   std::string host;           // with the port, where there is one
-  std::string origin;         // of the page that asks
+  std::string origin;         // the page that asks
   bool same_origin = false;   // by the browser's word
   bool anthropic = false;     // has the field anthropic-version, which all of that API's clients send
 };
@@ -49,8 +49,8 @@ struct RequestRecord {
   std::string_view route = "none";
   std::chrono::steady_clock::time_point arrived, first;  // first: token
   openai::Usage usage;
-  std::string ignored_fields;  // of the request, as the answer's header names them; empty: none
-  std::string schema_notes;    // what of its schemas is not enforced, as the header says it; empty: nothing
+  std::string ignored_fields;  // the request's, as the answer's header names them; empty: none
+  std::string schema_notes;    // parts of its schemas that are not enforced, as the header says it
 };
 
 // One HTTP request and its answer. A handler answers with send(), or with begin_events(), send_events() and

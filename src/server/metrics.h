@@ -24,7 +24,7 @@ class Histogram {
 
  private:
   std::vector<double> bounds_;                 // upper, ascending; +Inf is implied
-  std::vector<std::atomic<uint64_t>> counts_;  // of values in a bucket, not cumulated
+  std::vector<std::atomic<uint64_t>> counts_;  // values in each bucket, not cumulated
   std::atomic<double> sum_ = 0;
 };
 

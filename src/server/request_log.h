@@ -37,7 +37,7 @@ class RequestLog {
   std::string path_;  // empty: standard error
   int file_ = 2;
   std::atomic<uint64_t> failures_ = 0;
-  std::mutex mutex_;  // of what stands below
+  std::mutex mutex_;  // guards the members below
   bool cut_ = false;  // the file ends within a line
   uint64_t lost_ = 0;
 };

@@ -185,7 +185,7 @@ void RequestParser::on_request_impl(http::verb, view method, view target, int ve
 void RequestParser::on_response_impl(int, view, int, error_code&) {}
 
 void RequestParser::on_field_impl(http::field field, view name, view value, error_code& ec) {
-  if (head_done_) return;  // of a trailer
+  if (head_done_) return;  // the field is a trailer's
   read_field(field, name, value);
   if (refusal_) ec = http::error::bad_field;
 }

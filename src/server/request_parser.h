@@ -22,9 +22,8 @@ class HeadScan {
   enum class Found { kNothing, kEnd, kError };
   // bytes: all so far, of which the next call looks at the new ones only.
   Found scan(std::string_view bytes);
-  size_t size() const {
-    return at_;
-  }  // of what has been looked at; with kEnd: of the header, empty line included
+  // Bytes that have been looked at; with kEnd: the header's, empty line included.
+  size_t size() const { return at_; }
   const char* error() const { return error_; }  // null: none
 
  private:
@@ -40,7 +39,7 @@ struct RequestHead {
   unsigned version = 11;
   std::string host;  // with the port, where there is one; of the target, where the target has one
   std::string origin, authorization, api_key, id, expect, fetch_site, asked_headers, asked_network;
-  std::string content_coding;  // of the body, where it has one
+  std::string content_coding;  // the body's, where it has one
   bool anthropic = false;      // there is a field anthropic-version
 };
 

@@ -185,7 +185,7 @@ TEST_F(SessionTest, CompressedBodiesAreRefusedByName) {
   expect(post("Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n", "2\r\n{}\r\n0\r\n\r\n"), "415 ");
   expect(post(length + "Content-Encoding: identity\r\n", "{}") + kNext, "503 200 ");
   expect(post(length + "Content-Encoding: \r\n", "{}") + kNext, "503 200 ");
-  expect(get(kHost + "Content-Encoding: gzip\r\n") + kNext, "200 200 ");  // of nothing
+  expect(get(kHost + "Content-Encoding: gzip\r\n") + kNext, "200 200 ");  // there is no body to decode
 }
 
 // Whatever their sizes, and wherever a read ends.

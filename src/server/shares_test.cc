@@ -18,7 +18,7 @@ TEST(Shares, SomethingIsAlwaysFree) {
   while (shares.take("b", 10)) second += 10;
   EXPECT_EQ(second, 300u);
   EXPECT_FALSE(shares.take("b", 10));
-  EXPECT_TRUE(shares.take("b", 10, 7));  // of a kind that may have more
+  EXPECT_TRUE(shares.take("b", 10, 7));  // this kind may have more
   EXPECT_TRUE(shares.take("c", 10));
   EXPECT_FALSE(shares.take("c", 1000));
   shares.give_back("a", first);

@@ -53,7 +53,7 @@ struct WorkerPool::Task : std::enable_shared_from_this<Task> {
     } catch (...) {
       failure = std::current_exception();
     }
-    work = nullptr;  // what it owns is freed here, not on a socket's thread
+    work = nullptr;  // frees its objects here, not on a socket's thread
     end(End::kDone);
   }
 

@@ -60,7 +60,7 @@ class Bpe {
   bool may_follow(int32_t right, int32_t left, std::string_view both) const;
 
   int32_t byte_tokens_[256] = {};
-  std::vector<uint32_t> lengths_;  // of each token's bytes
+  std::vector<uint32_t> lengths_;  // bytes of each token
   std::vector<Slot> slots_;        // open addressing, a power of two, at most half full
 };
 

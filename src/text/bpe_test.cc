@@ -47,7 +47,7 @@ struct Merges {
 };
 
 Ids encode(const Bpe& bpe, std::string_view text, const TokenLimit& limit = {}) {
-  Ids ids = {-7};  // what stands before is left alone
+  Ids ids = {-7};  // tokens already there are left alone
   bpe.encode(text, ids, limit);
   EXPECT_EQ(ids.front(), -7);
   ids.erase(ids.begin());

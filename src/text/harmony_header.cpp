@@ -256,7 +256,7 @@ class FrontReader {
   }
 
   HarmonyHeader& header_;
-  std::string_view text_;  // what is left of the part
+  std::string_view text_;  // the rest of the part
   bool garbled_ = false;
   std::string role_channel_;
 };

@@ -24,7 +24,7 @@ namespace moesaic {
 Result<Conversation> conversation_from_json(std::string_view json, const std::string& name);
 
 inline constexpr size_t kMaxMessages = 32'768;
-inline constexpr size_t kMaxParametersBytes = 1 << 20;  // of a tool's parameters
+inline constexpr size_t kMaxParametersBytes = 1 << 20;  // a tool's parameters
 
 // The same from JSON that has been parsed, part by part.
 

@@ -80,7 +80,7 @@ class HarmonyParser {
   enum class State { kExpectStart, kHeader, kContent, kDone };
   using Events = std::vector<HarmonyEvent>;
 
-  bool is_stop(int32_t token) const;  // whether it ends a message
+  bool is_stop(int32_t token) const;  // true if the token ends a message
   void push_in_header(int32_t token, Events& events);
   void push_in_content(int32_t token, Events& events);
   void push_before_start(int32_t token, Events& events);

@@ -14,7 +14,7 @@ using Reason = HarmonyEvent::Reason;
 
 struct Parsed {
   std::vector<Message> messages;  // at kMessageEnd and kToolCall
-  std::vector<Kind> kinds;        // of those
+  std::vector<Kind> kinds;        // kinds of those messages
   Reason reason = Reason::kNone;
   int recoveries = 0;
 };

@@ -18,10 +18,10 @@ using OrderedJson = nlohmann::ordered_json;  // keeps the order of members; find
 inline constexpr int kMaxJsonDepth = 64;
 // Limits of ordered JSON. Its values take up to 50 times a text's bytes, so the bytes alone are no limit.
 // Lists of token ids are long: 16 prompts of 131,072.
-inline constexpr int64_t kMaxJsonValues = 3'000'000;    // of any kind
+inline constexpr int64_t kMaxJsonValues = 3'000'000;    // values of any kind
 inline constexpr int64_t kMaxJsonStrings = 500'000;     // members' names included
 inline constexpr int64_t kMaxJsonContainers = 100'000;  // objects and arrays
-inline constexpr int kMaxOrderedMembers = 10'000;       // of one object
+inline constexpr int kMaxOrderedMembers = 10'000;       // members of one object
 // A new member is compared with those that its object has: so many comparisons in all.
 inline constexpr int64_t kMaxMemberComparisons = 60'000'000;
 

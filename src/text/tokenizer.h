@@ -68,7 +68,7 @@ class Tokenizer {
   void encode_piece(std::string_view piece, const TokenLimit& limit, std::vector<int32_t>& tokens) const;
 
   Vocabulary vocabulary_;
-  NameSet names_, late_names_;  // of the added tokens
+  NameSet names_, late_names_;  // the added tokens'
   Bpe bpe_;
   Pretokenizer pretokenizer_;
   bool ignore_merges_;

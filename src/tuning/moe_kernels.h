@@ -11,7 +11,7 @@ namespace moesaic {
 // One MoE layer in a step. Routing is taken to be even: each token's top_k experts are equally likely.
 struct MoeShape {
   int tokens = 0, top_k = 0, experts = 0, hidden = 0, intermediate = 0;
-  double expert_bytes = 0;  // of one expert's weights
+  double expert_bytes = 0;  // bytes of one expert's weights
 };
 
 enum class MoeKernel {
@@ -32,7 +32,7 @@ enum class MoeKernel {
 struct MoeKernelConfig {
   std::string_view name;
   MoeKernel kernel = MoeKernel::kGemm;
-  int least_tokens = 1, most_tokens = 0;  // of a step; 0: any number
+  int least_tokens = 1, most_tokens = 0;  // a step's; 0: any number
   int tile = 0;                           // permuted rows of a work tile at most; 0: all of an expert's
   int grain = 1;     // rows that the arithmetic of a work tile is rounded up to a multiple of
   double start = 0;  // seconds that pass whatever the size
@@ -41,9 +41,9 @@ struct MoeKernelConfig {
 
 // The work that one layer is expected to have.
 struct MoeWork {
-  double experts = 0;  // that have tokens
+  double experts = 0;  // experts that have tokens
   double work_tiles = 0;
-  double padded_rows = 0;  // that the arithmetic takes
+  double padded_rows = 0;  // rows that the arithmetic takes
   double seconds = 0;
 };
 inline bool takes(const MoeKernelConfig& config, int tokens) {

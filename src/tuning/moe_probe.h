@@ -23,7 +23,7 @@ std::vector<int> probed_tokens(std::span<const MoeKernelConfig> configs, int mos
 bool covers(const std::vector<TunedStep>& steps, std::span<const MoeKernelConfig> configs, int most_tokens);
 
 struct ProbeLimits {
-  int most_tokens = 0;                 // of a step
+  int most_tokens = 0;                 // most tokens of a step
   double seconds = 3;                  // after these nothing more is begun: the 120b's take some four
   std::function<double()> clock = {};  // seconds since some moment; by default a steady clock
 };

@@ -31,9 +31,9 @@ struct ProjectedOp {
   std::string_view name;  // as Backend's ops
   int calls = 0;          // in a step
   // The cost of a call.
-  double bytes = 0;         // of weights
-  double instructions = 0;  // of warps; 0 where the product does not go through the block-scaled MMA
-  double mmas = 0;          // of m16n8k32
+  double bytes = 0;         // bytes of weights
+  double instructions = 0;  // the warps'; 0 where the product does not go through the block-scaled MMA
+  double mmas = 0;          // MMAs of m16n8k32
   // The same kernels' figures on an H200, with the instruction emulated: seconds that pass whatever the size,
   // and the share of the bandwidth for the rest.
   double start = 0, share = 1;

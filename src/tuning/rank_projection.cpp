@@ -26,7 +26,7 @@ double decode_seconds(const ModelConfig& c, const DecodeBytes& bytes, double byt
   const int heads = (c.kv_heads + ranks - 1) / ranks;
   const double part = static_cast<double>(heads) / c.kv_heads;
   const double chosen = static_cast<double>(c.experts_per_token) / c.experts;
-  const double experts = c.layers * c.experts * (1 - std::pow(1 - chosen, rows));  // that some row chose
+  const double experts = c.layers * c.experts * (1 - std::pow(1 - chosen, rows));  // those that a row chose
   double seconds =
       part * (bytes.dense / kRankDenseShare + experts * bytes.expert / kRankExpertsShare) / bytes_per_second +
       c.layers * (kLayer + rows * (kRowCut * part + kRowWhole));

@@ -62,7 +62,7 @@ TEST(RankProjection, ReplicasShareTheSequences) {
   EXPECT_DOUBLE_EQ(ranks_and_replicas(c, bytes_of(c), kH100, 4, 1).replicas, alone(1));
 }
 
-// Of 8 KV heads the slowest of 3 ranks has 3.
+// The slowest of 3 ranks has 3 of 8 KV heads.
 TEST(RankProjection, TheSlowestRankCounts) {
   const ModelConfig c = published_config("gpt-oss-20b").value();
   const DecodeBytes none, all = bytes_of(c);

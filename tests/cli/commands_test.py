@@ -617,7 +617,7 @@ class Plan(Cli):
         cpu = max(os.sched_getaffinity(0))
         before = os.sched_getaffinity(0)
         try:
-            os.sched_setaffinity(0, {cpu})  # of this process, and so of the one it starts
+            os.sched_setaffinity(0, {cpu})  # holds for this process, and so for the one it starts
             lines = self.lines()
         finally:
             os.sched_setaffinity(0, before)

@@ -79,7 +79,7 @@ class Browser:
             time.sleep(0.1)
         self.page = WebSocket(pages[0]["webSocketDebuggerUrl"])
         self.calls = 0
-        self.events = []    # of the domains that a test has enabled
+        self.events = []    # from the domains that a test has enabled
 
     def call(self, method, **parameters):
         self.calls += 1

@@ -7,7 +7,7 @@ import random
 
 WORDS = ("the sun a cat walks over blue hills and then sings of rain in some old town by night while seven small boats carry "
          "apples home 17 + 25 = 42 café naïve 北京 привет \U0001f600 {\"a\": 1} <b>").split(" ")
-BEGINNINGS = 16  # that prompts share
+BEGINNINGS = 16  # shared by prompts
 
 # Members of an answer that differ from one time to the next.
 VOLATILE = {"id", "created", "created_at", "completed_at", "item_id", "call_id", "sequence_number", "timings", "response_id",

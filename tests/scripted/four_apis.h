@@ -17,7 +17,7 @@ struct Said {
   std::vector<std::pair<std::string, std::string>> calls;  // names, and arguments as JSON
   std::string finish;                                      // stop, tool_calls or length
   int tokens = 0;
-  std::vector<std::string> ids = {};  // of the calls, which no two answers share
+  std::vector<std::string> ids = {};  // the calls', which no two answers share
   bool operator==(const Said& o) const {
     return std::tie(reasoning, content, calls, finish, tokens) ==
            std::tie(o.reasoning, o.content, o.calls, o.finish, o.tokens);

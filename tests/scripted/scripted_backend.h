@@ -11,7 +11,7 @@
 
 namespace moesaic::scripted {
 
-inline constexpr std::string_view kSay = "say:";  // what a script begins with
+inline constexpr std::string_view kSay = "say:";  // a script begins with this
 // Stands between two tokens of a script that would else be one.
 inline constexpr char kCut = '\x1f';
 

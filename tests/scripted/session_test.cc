@@ -9,7 +9,7 @@
 namespace moesaic::scripted {
 namespace {
 
-constexpr int kTurns = 5, kCalls = 3;  // of a turn: 20 requests
+constexpr int kTurns = 5, kCalls = 3;  // calls of a turn: 20 requests
 
 struct Used {
   int prompt = 0, cached = 0;
@@ -22,7 +22,7 @@ class Session {
   explicit Session(const ScriptedServer& server) : server_(server) {}
   virtual ~Session() = default;
   virtual void user(const std::string& text) = 0;
-  virtual void result(const std::string& text) = 0;  // of the last answer's call
+  virtual void result(const std::string& text) = 0;  // answers the last answer's call
   virtual Used go_on() = 0;
 
  protected:
@@ -124,8 +124,9 @@ std::string step(int turn, int call) {
          number + "\"}<|call|>";
 }
 
-// Of 20 requests. Within a turn the prompt before and its answer are the beginning of the next one. With a
-// new turn the thoughts of the one before are left out: what stays is that turn's first prompt.
+// Checks the prefixes of 20 requests. Within a turn the prompt before and its answer are the beginning of the
+// next one. With a new turn the thoughts of the one before are left out: what stays is that turn's first
+// prompt.
 void expect_prefixes(Session& session) {
   int before = 0, first_of_turn = 0;
   std::string table;

@@ -158,7 +158,7 @@ TEST_F(Budgets, ACallThatIsDemandedIsMade) {
   }
 }
 
-// What tokens there are, what the model would have said in their place, and how many were thought.
+// The tokens there are, those that the model would have said in their place, and how many were thought.
 TEST_F(Budgets, TheWayOutIsMadeOfTokensLikeOthers) {
   const int budget = 2;
   Json body = apis()[0].body({.script = interrupted(budget, kWayOut, "ok<|return|>")});

@@ -46,7 +46,7 @@ for experts in auto auto,stream:never; do
 done
 run 60 "$program" bench -m $model --device cuda --gpu-memory 8 --ubatch 8192 -p 8192 -n 0 -b 1 -r 1
 run 60 "$program" bench -m $model --device cuda --gpu-memory 8 -p 0 -n 64 -b 8 -r 1
-# Of choices of which a quarter of the experts has 70%: whole layers on the GPU, and the hot experts of all layers.
+# Skewed choices, a quarter of the experts with 70% of them: whole layers on the GPU, and the hot experts of all layers.
 title "hot experts, skewed routing"
 for experts in auto,stream:never auto,stream:never,hot:9 auto,hot:7; do
   run 60 "$program" bench -m $model,zipf=1 --device cuda --gpu-memory 8 --experts $experts -p 0 -n 512 -b 1 -r 2

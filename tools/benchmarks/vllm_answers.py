@@ -22,8 +22,8 @@ import vllm_plugin as bench
 LAYERS = 4
 AT_ONCE = 6  # processes
 TOKENS = 40
-CLOSE = 0.1  # of log-probabilities: those of BF16 are 1/64 apart here, and a step adds many such errors
-LIKELIEST = 10  # of vLLM's, among which the other's token must be
+CLOSE = 0.1  # log-probabilities: BF16's are 1/64 apart here, and a step adds many such errors
+LIKELIEST = 10  # vLLM's likeliest tokens, among which the other's must be
 SETTINGS = {
     "plain": {},
     "chunked": {"max_num_batched_tokens": 96, "max_num_seqs": 16},

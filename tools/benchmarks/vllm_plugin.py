@@ -31,7 +31,7 @@ import time
 import traceback
 
 BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-RUNS = {"1": "all layers of it", "experts": "run on moesaic's kernels"}  # what the plugin says then
+RUNS = {"1": "all layers of it", "experts": "run on moesaic's kernels"}  # the plugin's line then
 LAYERS, EXPERTS = {"20b": 24, "120b": 36}, {"20b": 32, "120b": 128}
 GREEDY_PROMPTS, GREEDY_TOKENS = 8, 48
 # vLLM's logits are BF16: the likeliest ones of random weights, 4 to 8, are 1/32 apart. Two such steps, and a little.

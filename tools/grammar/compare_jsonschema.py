@@ -116,7 +116,7 @@ class Schemas:
             schema.pop("additionalProperties")
             for name in set(a["properties"]) & set(b["properties"]):
                 schema["properties"][name] = self.make_integer(0)
-        # What belongs to neither is refused: said here for jsonschema, as the grammar does it by itself.
+        # A property that belongs to neither is refused: said here for jsonschema, as the grammar does it by itself.
         merged = {"properties": {name: True for name in [*a["properties"], *b["properties"]]},
                   "additionalProperties": False}
         return {"allOf": [a, b, merged]}

@@ -73,7 +73,7 @@ FAMILIES = [  # (weight, maker)
 WEIGHTS, MAKERS = zip(*FAMILIES)
 EFFORT_WEIGHTS = (0.2, 0.45, 0.35)
 PLAIN_SHARE = 0.06
-PROMPT_WEIGHT = 0.1  # of the loss, on what the model reads but need not write
+PROMPT_WEIGHT = 0.1  # share in the loss of what the model reads but need not write
 IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 STYLES = [
     "Answer briefly.",

@@ -31,8 +31,8 @@ import model as tiny
 from train import Muon, schedule
 
 TAPS = (2, 5, 8)  # boundaries: the residual stream after so many blocks
-STEPS = 3  # of a chain
-STEP_WEIGHT = 0.8  # of a step's loss, on the one before
+STEPS = 3  # steps of a chain
+STEP_WEIGHT = 0.8  # a step's loss counts so much of the one before
 DRAFT_VOCAB, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM = 1024, 448, 4, 2, 64
 THETA, EPS = 10000.0, 1e-5
 ROW = 512

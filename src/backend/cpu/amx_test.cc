@@ -24,7 +24,7 @@ namespace {
 // ---- the model of tiles ----
 
 struct Shape {
-  int rows, lanes, inner;  // of c; 4-byte lanes of a's rows
+  int rows, lanes, inner;  // rows of c; 4-byte lanes of a's rows
 };
 constexpr Shape kShapes[] = {{16, 16, 16}, {16, 16, 8}, {1, 16, 8}, {7, 16, 16}, {3, 5, 2}};
 
@@ -123,7 +123,7 @@ TEST(TileModel, Bf16ProductsRoundInTheManualsOrder) {
   }
 }
 
-// What the hardware would answer with a fault.
+// Each change would be a fault on the hardware.
 TEST(TileModelDeathTest, RefusesWhatTheHardwareRefuses) {
   const auto with = [](auto change) {
     TileModel model;

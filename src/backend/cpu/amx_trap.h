@@ -38,7 +38,7 @@ class VexInstruction {
   int opcode = -1, reg = 0, rm = 0, second = 0;
   int64_t size = 0;
   uint8_t* address = nullptr;
-  int64_t index = 0;  // of the address, where there is one: its value without scale
+  int64_t index = 0;  // the address's index register, where there is one: its value without scale
 
  private:
   int64_t value(int number) const {

@@ -14,7 +14,7 @@ namespace {
 
 using Lanes = uint64_t __attribute__((vector_size(64)));
 
-constexpr size_t kPassBytes = 96u << 20;  // of one timed pass: some milliseconds
+constexpr size_t kPassBytes = 96u << 20;  // read by a timed pass: some milliseconds
 constexpr int kStep = 256;                // bytes that are asked for, and read, at a time
 
 template <Prefetch kHint>
@@ -97,7 +97,7 @@ class Reader {
  private:
   static constexpr size_t kUnit = 1 << 20;
   ThreadPool& pool_;
-  std::vector<std::vector<const std::byte*>> units_;  // of each node
+  std::vector<std::vector<const std::byte*>> units_;  // for each node
   int64_t unit_ = 0, next_ = 0;
   std::atomic<uint64_t> sink_{0};
 };

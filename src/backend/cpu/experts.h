@@ -38,7 +38,7 @@ class ExpertOps {
   void run(const ExpertLayer& layer, int rows, const float* normed, const ExpertChoice& choice, float* x);
   // x += the dense MLP's.
   void run_dense(const ExpertLayer& layer, int rows, const float* normed, float* x);
-  int64_t active_experts() const { return std::ssize(work_.active); }  // of the last one
+  int64_t active_experts() const { return std::ssize(work_.active); }  // in the last run
 
  private:
   void take_all(int rows);

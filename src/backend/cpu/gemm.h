@@ -62,7 +62,7 @@ void for_each_pair(ThreadPool& pool, int64_t sections, int64_t pairs, const RunT
   const auto runs_of = [&](int node) {
     return (pool.node_begin(pairs, node + 1) - pool.node_begin(pairs, node) + run - 1) / run;
   };
-  std::vector<int64_t> ends = {0};  // of each node's items, after a zero
+  std::vector<int64_t> ends = {0};  // where each node's items end, after a zero
   for (int node = 0; node < pool.nodes(); ++node) ends.push_back(ends.back() + sections * runs_of(node));
   pool.for_each_by_node(std::span(ends).subspan(1), [&](int64_t item, int thread) {
     int node = 0;

@@ -60,7 +60,7 @@ constexpr int nibble_element(int at) {
 struct ActView {
   Act format = Act::kF32;
   const void* data = nullptr;
-  const void* parts = nullptr;  // of block floating point's row 0
+  const void* parts = nullptr;  // row 0 of block floating point's int8 rows
   int64_t stride = 0;           // bytes
   const float* scale = nullptr;
   // [rows, cols / 32]: -weight_offset * (sum of the block's int8); block floating point: half of it, as both
@@ -136,7 +136,7 @@ struct Kernels {
                       // bytes
   int expand_tokens;  // GemmTuning's, where nothing was measured
   bool expands_int8;  // it holds for kQ8_0 weights, too
-  Act mxfp4_act;      // what meets kMxfp4: kInt8 or kBlockFloat
+  Act mxfp4_act;      // multiplies kMxfp4: kInt8 or kBlockFloat
 
   void (*gemm)(const PairTask& task);
 
@@ -170,7 +170,7 @@ std::vector<const Kernels*> available_kernels();
 // tests.
 std::vector<const Kernels*> emulated_kernels();
 
-inline constexpr int kVLimit = 2047;           // of v: 32 keys * 2047 * kProbabilityOne fit int32
+inline constexpr int kVLimit = 2047;           // largest v: 32 keys * 2047 * kProbabilityOne fit int32
 inline constexpr int kProbabilityOne = 16384;  // softmax weights are fixed-point in units of 2^-14
 
 }  // namespace moesaic::cpu

@@ -21,7 +21,7 @@
 namespace moesaic::cpu {
 namespace {
 
-constexpr int kBf16Columns = 32;                                  // of one TDPBF16PS
+constexpr int kBf16Columns = 32;                                  // columns that one TDPBF16PS takes
 constexpr int kBf16Groups = kBf16Columns / 2;                     // rows of B
 constexpr int64_t kBf16Step = int64_t{kBf16Groups} * kPair * 64;  // bytes of both panels
 constexpr int64_t kBf16Chunk = 6;                                 // steps, where a task takes them in chunks
@@ -119,7 +119,7 @@ class WidenedSteps {
   // no exponent and stays, since the subtraction saturates.
   template <int kNibble>
   static MOESAIC_INLINE void store_row(uint8_t* out, __m512i codes, __m512i below) {
-    constexpr int64_t kFirstBits = 0x3030202010100000;  // of each byte, in its 64 bits
+    constexpr int64_t kFirstBits = 0x3030202010100000;  // the first bit of each byte, in its 64 bits
     const __m512i nibbles =
         _mm512_multishift_epi64_epi8(_mm512_set1_epi64(kFirstBits + 0x0404040404040404 * kNibble), codes);
     constexpr int kFirstAndSecondOrThird = 0xEA;

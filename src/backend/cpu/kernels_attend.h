@@ -113,7 +113,7 @@ struct PageView {
   I16 out0, out1;    // lanes outside [first, last]
   F16 ks0, ks1;      // K's scales
   F16 unit0, unit1;  // V's scales in units of 2^-14 of the largest
-  float factor;      // that unit
+  float factor;      // the unit of unit0 and unit1
 };
 
 inline void raise_max(SoftmaxState& state, int h, float rise, int head_dim) {

@@ -13,7 +13,7 @@ constexpr int kBlock = 32;
 
 template <int T>
 struct Dots {
-  I16 of[T];  // of token t
+  I16 of[T];  // [token]
 };
 
 #if MOESAIC_DOTPROD

@@ -20,8 +20,8 @@ extern const Kernels kKernels_avxvnni_evex;
 
 namespace {
 
-// What the program would choose from, and what only stands in for it: avxvnni_evex is avxvnni's source with
-// its two instructions in AVX-512's encoding, where there is no AVX-VNNI.
+// The sets that the program would choose from, and one that only stands in for another: avxvnni_evex is
+// avxvnni's source with its two instructions in AVX-512's encoding, where there is no AVX-VNNI.
 std::vector<const Kernels*> tested_kernels() {
   std::vector<const Kernels*> tested = available_kernels();
 #if defined(__x86_64__)
@@ -46,7 +46,7 @@ class KernelTest : public testing::TestWithParam<const Kernels*> {
   }
 };
 
-// What an activation row holds after conversion, exactly.
+// Returns the values that an activation row holds after conversion, exactly.
 std::vector<double> act_row(const ActView& act, Act format, int64_t row) {
   std::vector<double> x(act.cols);
   for (int64_t c = 0; c < act.cols; ++c) {

@@ -56,7 +56,7 @@ class LayerOps {
   // x += the experts' output, or the dense MLP's, of the normed rows. seen, if any, is shown each row's
   // router logits.
   void mlp(const Layer& layer, int rows, const float* normed, float* x, const RouterSeen& seen = nullptr);
-  int64_t active_experts() const { return experts_.active_experts(); }  // of the last mlp()
+  int64_t active_experts() const { return experts_.active_experts(); }  // in the last mlp()
 
  private:
   void rotate(const Layer& layer, int64_t index);

@@ -262,7 +262,7 @@ Result<PackedMatrix> pack_panels(Format format, int64_t cols, std::vector<PanelS
                       .scale_stride = kPair * (cols / mx::kBlock) * traits.scale_bytes,
                       .sections = sections};
   if (packed.panels % kPair != 0) sources.push_back({sources.back().source, sources.back().source->rows});
-  const int64_t pairs = packed.pairs() / sections;  // of a section
+  const int64_t pairs = packed.pairs() / sections;  // pairs of a section
   MOESAIC_CHECK(pairs * sections == packed.pairs());
   for (int node = 0; node <= pool.nodes(); ++node) packed.node_begins.push_back(pool.node_begin(pairs, node));
   ASSIGN_OR_RETURN(packed.data, Buffer::allocate(packed.pairs() * packed.data_stride));

@@ -25,14 +25,14 @@ class DecodeProbe {
               std::vector<ExpertWeights> layers, const PackedMatrix& head, int experts, int top_k,
               const ExpertActs& acts);
 
-  double seconds(const CpuTuning& tuning, ProbedPart part = ProbedPart::kExperts);  // of the next pass
+  double seconds(const CpuTuning& tuning, ProbedPart part = ProbedPart::kExperts);  // times the next pass
   // The same of several tokens, at most the last of kExpandCounts. part: kDown or kDense.
   double seconds_of_tokens(const CpuTuning& tuning, ProbedPart part, int tokens);
   // True if GemmTuning::expand_tokens holds for these weights, and what it is where nothing is measured.
   bool expands(ProbedPart part) const;
   int standard_expand_tokens() const { return kernels_.expand_tokens; }
   double pass_bytes(ProbedPart part = ProbedPart::kExperts) const;  // weights and scales that a pass reads
-  double expand_bytes(ProbedPart part) const;                       // of a pass of several tokens
+  double expand_bytes(ProbedPart part) const;                       // read by a pass of several tokens
   double all_bytes() const { return pass_bytes() * static_cast<double>(passes()); }
   const std::vector<ExpertWeights>& layers() const { return layers_; }
   TunedWeights weights() const {
@@ -41,8 +41,8 @@ class DecodeProbe {
 
  private:
   int64_t passes() const { return std::ssize(layers_) * (experts_ / top_k_); }
-  double head_bytes(double about) const;   // of head_pairs(about)
-  int64_t head_pairs(double bytes) const;  // of so many bytes, at least one
+  double head_bytes(double about) const;   // bytes of head_pairs(about)
+  int64_t head_pairs(double bytes) const;  // pairs that have so many bytes, at least one
   void run(const PackedMatrix& m, const ActRows& act, int first, int experts, int tokens,
            const CpuTuning& tuning);
   void run_head(int64_t pass, int64_t pairs, int tokens, const CpuTuning& tuning);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kTiles = 8;
 constexpr int kTileRows = 16;   // and 4-byte lanes of a row
-constexpr int kTileBytes = 64;  // of a row
+constexpr int kTileBytes = 64;  // bytes of a row
 
 // The 64 bytes that LDTILECFG reads. A tile that is not used has no rows and no bytes.
 struct alignas(64) TileConfig {

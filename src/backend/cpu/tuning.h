@@ -45,7 +45,7 @@ enum class TuningSource { kStandard, kAsked, kMeasured, kCached };
 struct ChosenTuning {
   CpuTuning tuning;
   TuningSource source = TuningSource::kStandard;
-  std::string day;   // of the measurement: 2026-11-23
+  std::string day;   // the day of the measurement: 2026-11-23
   bool calm = true;  // the measurement was steady enough to be kept
 };
 // "prefetch T0 at 1 KB (experts) and no prefetch (dense), runs of up to 8 pairs, 16 a thread, experts

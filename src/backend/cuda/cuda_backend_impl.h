@@ -173,7 +173,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   Target target_;
   LoadedModel model_;
   RankExchange ranks_;
-  Status lost_;  // of ranks that do not agree any more: what each step says
+  Status lost_;  // every step's answer once ranks do not agree any more
   HostExchange host_;
   ExpertStream expert_stream_;
   HotSlots hot_;
@@ -185,7 +185,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   // The arena, for max_rows rows.
   DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, fault_;
   DeviceBuffer spans_;  // SpanScratch's arrivals, then what spans leave; empty unless target_.portable
-  DeviceBuffer attended_part_;  // of a rank: its heads' [max_rows, q_size]
+  DeviceBuffer attended_part_;  // for a rank: its heads' [max_rows, q_size]
   OfRanks<float> x_of_, logits_of_;
   OfRanks<uint32_t> attended_of_;
   DeviceBuffer logits_;  // [KvLayout::logit_rows, or the most that a step had, vocab]
@@ -204,10 +204,10 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   std::span<float> logits_out_;
   std::vector<int32_t> host_rows_;  // Batch::host_rows
   Status fault_status_;
-  DeferredResidual deferred_;  // what the last moe() left for the next norm to add
+  DeferredResidual deferred_;  // left by the last moe() for the next norm to add
   bool timed_ = false;
   StepGraphs graphs_{wait_};
-  double keys_ = 0, window_keys_ = 0, cached_ = 0, window_cached_ = 0;  // of the step, for the profile
+  double keys_ = 0, window_keys_ = 0, cached_ = 0, window_cached_ = 0;  // counts of the step, for the profile
   std::array<OpProfile, kOps> profile_;
   LaunchLog launches_;
   OpTimer timer_;

@@ -31,7 +31,7 @@ class CudaDraftHead final : public Eagle3DraftHead {
     const StepWait& wait;
     std::function<bool()> cache_allocated;
     std::function<Status()> retire_graphs;  // captured steps: they copy taps at the old boundaries
-    int rows_at_once = 512;                 // of a prompt that are taken in together, at most
+    int rows_at_once = 512;                 // rows of a prompt that are taken in together, at most
   };
   explicit CudaDraftHead(const Shared& shared)
       : Eagle3DraftHead({shared.model.config, shared.layout, shared.cache_allocated}), shared_(shared) {}
@@ -103,7 +103,7 @@ class CudaDraftHead final : public Eagle3DraftHead {
   std::vector<Wanted> wanted(RoundBuffers& buffers, const Eagle3Config& config, int logit_rows,
                              int all_rows) const;
   Status allocate_rounds(const Eagle3Config& config, int logit_rows, int all_rows);
-  int first_rows() const;  // of all rounds, for which there is room at once
+  int first_rows() const;  // rows of all rounds, for which there is room at once
   size_t kv_element_bytes() const { return shared_.options.kv == KvFormat::kFp8 ? 1 : 2; }
   const Matrix& lm_head() const { return weights_.head.rows > 0 ? weights_.head : shared_.model.head; }
   LinearSetup setup() {
@@ -129,7 +129,7 @@ class CudaDraftHead final : public Eagle3DraftHead {
 
   Shared shared_;
   DraftWeights weights_;
-  Batch batch_;  // of the last step
+  Batch batch_;  // the last step's
   Step step_;
   bool tapped_ = false, begun_ = false;  // behind it
 
@@ -146,7 +146,7 @@ class CudaDraftHead final : public Eagle3DraftHead {
   };
   std::array<Flight, 2> flights_;
   int drafts_ = 0;                 // so far
-  cudaStream_t copies_ = nullptr;  // of inputs, beside what runs
+  cudaStream_t copies_ = nullptr;  // carries inputs, beside what runs
   Flight& flight() { return flights_[static_cast<size_t>(drafts_) % 2]; }
   int most_logit_rows_ = 0, most_rows_ = 0;
 

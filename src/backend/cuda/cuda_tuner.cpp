@@ -88,7 +88,7 @@ Result<std::vector<TunedStep>> CudaBackend::probe_experts(std::vector<TunedStep>
   constexpr double kSecondsAConfig = 0.005;
   const auto time = [this](int tokens, const MoeKernelConfig& config) -> Result<double> {
     ASSIGN_OR_RETURN(const OpTiming t, time_moe(tokens, kSecondsAConfig, MoeFrom::kRows, config.name));
-    return t.seconds.front();  // what else the device does only makes it slower
+    return t.seconds.front();  // the fastest: other work on the device only makes it slower
   };
   // A device that rests has lower clocks at first.
   const int most = std::min(options_.max_rows, kMostProbed);
@@ -98,7 +98,7 @@ Result<std::vector<TunedStep>> CudaBackend::probe_experts(std::vector<TunedStep>
 }
 
 bool CudaBackend::is_to_be_tuned(const std::vector<TunedStep>& kept) const {
-  constexpr double kLeastBytes = 256e6;  // of all experts: smaller ones fit the caches, and take no time
+  constexpr double kLeastBytes = 256e6;  // all experts': smaller ones fit the caches, and take no time
   const MoeShape shape = shape_of(experts_of(model_, 0), 1);
   return options_.tune && !target_.batch_invariant && !options_.tuning_folder.empty() &&
          shape.expert_bytes * shape.experts * model_.host_from >= kLeastBytes &&
@@ -141,7 +141,7 @@ Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, s
   launches_.clear();
   const int layers = model_.host_from;
   const bool from_logits = from == MoeFrom::kLogits;
-  const size_t scores = static_cast<size_t>(rows) * model_.config.experts;  // of a layer
+  const size_t scores = static_cast<size_t>(rows) * model_.config.experts;  // scores of a layer
   ASSIGN_OR_RETURN(
       const DeviceBuffer logits,
       DeviceBuffer::allocate(from_logits ? layers * scores * sizeof(float) : 0, "the router's logits"));

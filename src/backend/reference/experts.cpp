@@ -34,7 +34,7 @@ std::vector<float> run_expert(const LayerShape& shape, const LayerWeights& w, co
                               const RankPlace& rank) {
   if (shape.experts > 0) precision.dense = {};
   const size_t rows = x.size() / static_cast<size_t>(shape.hidden);
-  const int64_t intermediate = w.down.first.cols, hidden = shape.hidden;  // of all ranks
+  const int64_t intermediate = w.down.first.cols, hidden = shape.hidden;  // all ranks' together
   std::vector<float> gate(rows * static_cast<size_t>(shape.intermediate)), up(gate.size()),
       out(rows * static_cast<size_t>(w.down.first.rows));
   const auto product = [&](const ExpertsView& m, const MatrixView& bias, std::span<const float> from,

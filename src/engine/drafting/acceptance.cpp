@@ -5,7 +5,7 @@
 namespace moesaic {
 namespace {
 
-constexpr double kFirst[kDraftGrades] = {0.3, 0.5, 0.7};  // of a draft's first token, before any is seen
+constexpr double kFirst[kDraftGrades] = {0.3, 0.5, 0.7};  // for a draft's first token, before any is seen
 constexpr int kPlaceMemory = 12;                          // observations that an average goes back
 constexpr int kPriorWeight = 4;                           // observations that those of others count for
 

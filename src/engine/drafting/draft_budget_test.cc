@@ -5,7 +5,7 @@
 namespace moesaic {
 namespace {
 
-// Of `steps` steps of 1 ms, those in which drafting does not rest cost `costs` more. Returns the time that
+// Runs `steps` steps of 1 ms; those in which drafting does not rest cost `costs` more. Returns the time that
 // the whole takes, as a share of the steps without drafts.
 double run(DraftBudget& budget, int steps, double costs, double saves, int* active = nullptr) {
   constexpr double kStep = 1e-3;

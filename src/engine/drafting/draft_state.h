@@ -76,12 +76,12 @@ class DraftState {
   struct None {};
   struct Proposed {
     std::vector<int32_t> draft;
-    size_t tokens = 0;  // of the request, before the draft
+    size_t tokens = 0;  // the request's, before the draft
   };
   struct InFlight {
     Place place;
-    std::vector<int32_t> draft = {};  // of a continuation: once the step before it is taken
-    size_t tokens = 0;                // of the request, before those that the step samples
+    std::vector<int32_t> draft = {};  // a continuation's is known once the step before it is taken
+    size_t tokens = 0;                // the request's, before those that the step samples
     std::optional<int> behind = {};   // tokens of the draft that was begun behind the step
   };
   struct Ahead {

@@ -99,7 +99,7 @@ Status Eagle3Drafter::draft(std::span<DraftTask> tasks) {
   std::vector<Pending> pending = std::exchange(pending_, {});
   if (pending.empty()) return {};
   std::vector<DraftSequence> sequences;
-  std::vector<DraftTask*> drafted;  // whose sequences want drafts, in their order
+  std::vector<DraftTask*> drafted;  // those whose sequences want drafts, in their order
   size_t wanted = 0;
   for (Pending& p : pending) {
     const auto task =

@@ -27,7 +27,7 @@ void StepCosts::add(int rows, double seconds) {
     size = {.rows = static_cast<double>(rows), .cost = seconds / pace_, .count = 1, .last = steps_};
     return;
   }
-  if (!is_trusted(size)) size.count = std::min(size.count, kTrusted);  // what is old counts for little
+  if (!is_trusted(size)) size.count = std::min(size.count, kTrusted);  // an old average counts for little
   size.last = steps_;
   const double off = std::clamp(seconds / (pace_ * size.cost), 0.5, 2.0);
   size.count = std::min(size.count + 1, kSizeMemory);

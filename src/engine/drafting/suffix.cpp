@@ -8,8 +8,8 @@ namespace {
 
 constexpr int32_t kEnd = -1;            // no token: an answer ends
 constexpr int kLong = 8;                // matches of so many tokens count alike
-constexpr double kLeastShare = 0.1;     // of the votes: a draft ends where it falls below
-constexpr double kClearMajority = 0.6;  // of the first token's votes; a draft with less is of grade 0
+constexpr double kLeastShare = 0.1;     // share of the votes: a draft ends where it falls below
+constexpr double kClearMajority = 0.6;  // share of the first token's votes; a draft with less is of grade 0
 
 // Returns the token that the text goes on with; kEnd: it does not go on.
 int32_t token_at(std::span<const int32_t> text, size_t at) { return at < text.size() ? text[at] : kEnd; }

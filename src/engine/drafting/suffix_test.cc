@@ -71,7 +71,7 @@ TEST(Suffix, ForgetsTheOldest) {
     return Tokens(tokens.begin(), tokens.begin() + 4);
   };
   EXPECT_TRUE(ask(drafter, 1u << 20, beginning(0)).draft.empty());
-  for (const int kept : {answers - 1, answers - 60})  // of both halves
+  for (const int kept : {answers - 1, answers - 60})  // one of each half
     EXPECT_EQ(ask(drafter, 1u << 21 | kept, beginning(kept)).draft.size(), 8u) << kept;
 }
 

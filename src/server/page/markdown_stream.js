@@ -15,7 +15,7 @@ export class MarkdownStream {
     this.drawn = drawn;
     this.text = "";         // all
     this.tail = "";         // behind the blocks that are left as they are
-    this.fresh = "";        // of the tail: not yet drawn
+    this.fresh = "";        // the tail's text that is not yet drawn
     this.live = [];         // the nodes of the tail
     this.openCode = null;   // {fence, text: the node that grows}
     this.headings = {};

@@ -5,7 +5,7 @@ import {apiKey, change, choosePreset, deletePreset, onChange, presets, savePrese
 import {KEYS} from "./shortcuts.js";
 
 const inputs = new Map();   // name of a setting: its element
-let fits = [];              // of the growing textareas
+let fits = [];              // for the growing textareas
 
 function keep(name, element) {
   inputs.set(name, element);

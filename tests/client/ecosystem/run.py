@@ -116,7 +116,7 @@ def install(client, requirement, installer):
 
 def run_cases(client, python):
     """The counts that cases.py prints as its last line."""
-    home = BUILD / client / "home"  # what a client keeps or caches stays in build/
+    home = BUILD / client / "home"  # files that a client keeps or caches stay in build/
     home.mkdir(parents=True, exist_ok=True)
     env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy") and not k.startswith("OPENAI_")}
     env.update(NO_TELEMETRY, HOME=str(home), MOESAIC=program(), PYTHONPATH=str(HERE / "local_only"))

@@ -58,16 +58,16 @@ enum class RowOrder : uint8_t {
 struct Matrix {
   Kind kind = Kind::kBF16;
   RowOrder order = RowOrder::kPlain;
-  int64_t rows = 0, cols = 0;     // of one expert
-  int64_t weight_tiles = 0;       // of one expert
+  int64_t rows = 0, cols = 0;     // for one expert
+  int64_t weight_tiles = 0;       // for one expert
   int head_dim = 0;               // for kHeads
-  int64_t first_weight_tile = 0;  // whose results are needed first
+  int64_t first_weight_tile = 0;  // the weight tile whose results are needed first
   int64_t experts = 1;
   DeviceBuffer data, scales;
   // kMxfp8: [weight_tiles][32] each row's largest scale, at least 1, in a block of scales' order.
   DeviceBuffer tops;
-  int64_t weight_tile_bytes() const;        // of data
-  int64_t weight_tile_scale_bytes() const;  // of scales
+  int64_t weight_tile_bytes() const;        // data of a weight tile
+  int64_t weight_tile_scale_bytes() const;  // scales of a weight tile
   int64_t weight_tile_top_bytes() const { return kind == Kind::kMxfp8 ? kWeightTileRows : 0; }
   double bytes() const {
     return static_cast<double>(experts * weight_tiles * (weight_tile_bytes() + weight_tile_scale_bytes()));

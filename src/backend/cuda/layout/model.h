@@ -18,7 +18,7 @@ struct Layer {
   DeviceBuffer attn_norm, mlp_norm, qkv_bias, o_bias, sinks, router, router_bias;
   DeviceBuffer gate_bias, up_bias, down_bias;
   Matrix qkv, o, gate_up, down;
-  float attn_factor = 1, mlp_factor = 1;  // of the normed activations in F16
+  float attn_factor = 1, mlp_factor = 1;  // the normed activations in F16 are multiplied by them
   DeviceBuffer k, v;                      // alloc_kv's: pages of kv_page.h
   // A caller's cache (backend/step_operator.h) instead.
   void* given_k = nullptr;
@@ -42,16 +42,16 @@ struct Paths {
   bool slabs = false;             // the experts are slabs: they have gpt-oss's own sizes
   bool w4a8 = false;              // the experts are Kind::kMxfp4Quads
   bool dense_mx = false;          // dense matrices of MXFP4 or MXFP8 are quads, too
-  slabs::SlabLayout slab_layout;  // of the device, whether or not there are slabs
+  slabs::SlabLayout slab_layout;  // the device's, whether or not there are slabs
 };
 
 // Room for the experts of layers that are the host's, while a step has them here (ops/expert_stream.h):
 // layers that have nothing else, and the place where experts arrive.
 struct StreamRoom {
   std::array<Layer, 2> layers;
-  int count = 0;  // of those layers; 0: nothing is streamed
+  int count = 0;  // number of those layers; 0: nothing is streamed
   DeviceBuffer arrivals;
-  size_t arrival_bytes = 0;  // of each of kArrivals pieces in it
+  size_t arrival_bytes = 0;  // bytes of each of its kArrivals pieces
 };
 inline constexpr int kArrivals = 3;
 
@@ -75,7 +75,7 @@ struct LoadedModel : Paths {
   Matrix head;
   DeviceBuffer final_norm, inverse_frequency;
   float final_factor = 1;
-  Range head_rows;           // of lm_head, as Layer::out_rows
+  Range head_rows;           // rows of lm_head, as Layer::out_rows
   bool emulated = false;     // on a device that has not the instruction
   DeviceBuffer slab_scales;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
 };

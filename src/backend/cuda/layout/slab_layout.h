@@ -54,7 +54,7 @@ constexpr size_t kFc2Bytes = (size_t)kFc2Slabs * kSlabBytes;
 // (docs/design/parallel.md) has some of the rows: its slabs are counted from its first one.
 struct SlabLayout {
   int sms = 0;  // multiprocessors that are used: CTAs of moe_decode, at most those of other kernels
-  int fc2_slab_pairs = 0;                            // of an expert; its other slabs are single
+  int fc2_slab_pairs = 0;                            // slab pairs of an expert; its other slabs are single
   int fc1_all = kFc1SlabPairs, fc2_all = kFc2Slabs;  // FC1's slab pairs and FC2's slabs of an expert
 
   __host__ __device__ constexpr size_t fc1_bytes() const { return (size_t)fc1_all * kSlabPairBytes; }
@@ -75,7 +75,7 @@ struct SlabLayout {
 };
 // The multiprocessors that it may have: a seventh of an H200 (MIG) to as many as FC2 has slab pairs.
 constexpr int kFewestSms = 16, kMostSms = kHidden / 16;
-constexpr int kFullSms = 132;  // of an H100 SXM or H200
+constexpr int kFullSms = 132;  // an H100 SXM's or H200's
 constexpr SlabLayout slab_layout(int sms, int fc1_slab_pairs = kFc1SlabPairs, int fc2_slabs = kFc2Slabs) {
   const int each = fc2_slabs / 2 / sms, left = fc2_slabs - 2 * each * sms;
   return {sms, each * sms + (left > sms ? left - sms : 0), fc1_slab_pairs, fc2_slabs};

@@ -17,7 +17,7 @@
 namespace moesaic::cuda {
 namespace {
 
-constexpr int64_t kChunkTokens = 4096;    // that are computed at a time,
+constexpr int64_t kChunkTokens = 4096;    // tokens that are computed at a time,
 constexpr int64_t kChunkSums = 16 << 20;  // and values of theirs that stay in the workspace: 64 MB
 constexpr int kWarmTokens[] = {1, 12, 24, 48, 96, 200, 600, 1024};  // some of each kernel
 

@@ -61,7 +61,7 @@ class CudaMoeOperator final : public MoeOperator {
   Status choose(const float* logits, int rows, const Workspace& w, cudaStream_t stream) const;
 
   std::shared_ptr<Workspaces> workspaces_ = Workspaces::shared();
-  mutable std::mutex mutex_;                                        // of chosen_
+  mutable std::mutex mutex_;                                        // guards chosen_
   mutable std::unordered_map<int, const MoeKernelConfig*> chosen_;  // by rows
   MoeOperatorOptions options_;
   bool slabs_ = false, w4a8_ = false, emulated_ = false;

@@ -117,7 +117,7 @@ Status CudaMoeOperator::run_rows(const MoeOperatorCall& call, const Workspace& w
                                  const MoeKernelConfig& config, cudaStream_t stream) const {
   const LayerExperts e = experts();
   const bool decodes = config.kernel == MoeKernel::kDecode, from_logits = call.logits != nullptr;
-  const bool chooses = from_logits && routes_all();  // of the logits as they are
+  const bool chooses = from_logits && routes_all();  // true if the kernel takes the logits as they are
   TakenRows take{.rows = rows,
                  .factors = w.factors,
                  .cleared = w.scratch.arrived,

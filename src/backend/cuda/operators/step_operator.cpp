@@ -48,11 +48,11 @@ class CudaStepOperator final : public StepOperator {
   CudaBackend backend_;
   ModelConfig config_;
   double bytes_ = 0;
-  int table_pages_ = 0;  // of each sequence
+  int table_pages_ = 0;  // pages of each sequence
   int pages_ = 0, pitch_ = 0;
   int caches_ = 0;       // layers that have one
   void* out_ = nullptr;  // to which the captured steps write
-  bool warned_ = false;  // of a row that is not finite
+  bool warned_ = false;  // a row that is not finite was reported
 };
 
 Status CudaStepOperator::prepare(const ModelConfig& config, const ModelWeights& weights) {

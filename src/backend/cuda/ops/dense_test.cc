@@ -128,7 +128,7 @@ class DenseProductTest : public sm120::OnDevice {
   std::mt19937 rng_{11};
   std::vector<Target> targets_;
   sm90::SlabLayout layout_;
-  std::set<std::string> kernels_;  // that ran
+  std::set<std::string> kernels_;  // those that ran
 };
 
 constexpr Format kFormats[] = {Format::kBF16, Format::kF16, Format::kQ8_0, Format::kMxfp8, Format::kMxfp4};

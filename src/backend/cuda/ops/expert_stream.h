@@ -90,10 +90,10 @@ class ExpertStream {
   std::vector<LayerPanels> layers_;
   std::array<Arrival, kArrivals> arrivals_;
   int next_ = 0;                                       // arrival
-  std::array<cudaEvent_t, 2> there_ = {}, left_ = {};  // of each room
+  std::array<cudaEvent_t, 2> there_ = {}, left_ = {};  // for each room
   std::vector<std::byte*> locked_;
   double locked_bytes_ = 0;
-  DeviceBuffer faults_;  // of weights that were found to be sound when they were packed
+  DeviceBuffer faults_;  // not read: the weights were found to be sound when they were packed
 };
 
 }  // namespace moesaic::cuda

@@ -82,8 +82,8 @@ struct ExpertsDecode {
   float* out = nullptr;             // [rows, hidden]
   void* h = nullptr;                // slab_scratch_bytes(), all 0xFF at start
   OfRanks<void> h_of;               // the other ranks', too
-  void* h_clear = nullptr;          // that of another launch, which this one fills with 0xFF
-  size_t clear_bytes = 0;           // of h_clear
+  void* h_clear = nullptr;          // another launch's h, which this one fills with 0xFF
+  size_t clear_bytes = 0;           // size of h_clear
   int rows = 0;
   int* fault = nullptr;  // becomes kGaveUp; may be the host's memory
 };

@@ -8,11 +8,11 @@
 
 namespace moesaic::cuda {
 
-inline constexpr int kLateWidth = 2880;  // of a row
+inline constexpr int kLateWidth = 2880;  // values of a row
 
 // On the device.
 struct LateControl {
-  int32_t epoch;  // of the step's first exchange
+  int32_t epoch;  // the epoch of the step's first exchange
   uint32_t step;
   int of_a_step;     // exchanges
   int fault, wrong;  // wrong: values

@@ -1,4 +1,4 @@
-// What no kernel is compiled for is an error before anything is launched: no device is needed.
+// Shapes that no kernel is compiled for are an error before anything is launched: no device is needed.
 #include "backend/cuda/ops/linear.h"
 
 #include <gtest/gtest.h>

@@ -139,7 +139,7 @@ struct SampleShape {
 };
 struct SampleConfig {
   std::string_view name;
-  int ctas = 1;  // of a row
+  int ctas = 1;  // CTAs of a row
   unsigned needs = 0;
   int most_vocab = 0;
 };

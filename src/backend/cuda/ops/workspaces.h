@@ -23,7 +23,7 @@ namespace moesaic::cuda {
 // Thread-safety: any thread.
 class Workspaces {
  public:
-  static constexpr size_t kMostStreams = 16;  // of a device that keep their block
+  static constexpr size_t kMostStreams = 16;  // streams of a device that keep their block
 
   // All living operators share one.
   static std::shared_ptr<Workspaces> shared();

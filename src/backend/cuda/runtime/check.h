@@ -9,7 +9,7 @@
 
 namespace moesaic::cuda {
 
-// what: the op or the thing, "load", "layer 3 experts".
+// `what` names the op or the thing: "load", "layer 3 experts".
 Status check(cudaError_t code, const std::string& what);
 
 // Tells the LaunchLog (launch_log.h) of the op that is running, if any.

@@ -61,7 +61,7 @@ struct Wanted {
   size_t bytes;
 };
 Status allocate(const std::vector<Wanted>& list, const std::string& what);
-double sum(const std::vector<Wanted>& list);  // of page_bytes()
+double sum(const std::vector<Wanted>& list);  // sum of page_bytes()
 
 // The architectures that kernels were compiled for, as they are named to users.
 std::string_view compiled_code();
@@ -107,7 +107,7 @@ struct KernelAttributes {
   // Asks for the largest shared memory carveout, for kernels that run beside others: a multiprocessor with a
   // smaller one must become idle before the next kernel can have more.
   bool prefer_shared = false;
-  bool large_clusters = false;  // of more than 8 CTAs
+  bool large_clusters = false;  // clusters of more than 8 CTAs
 };
 // Holds for the current device only: call it through OncePerDevice (per_device.h).
 Status set_attributes(const void* kernel, const KernelAttributes& attributes);

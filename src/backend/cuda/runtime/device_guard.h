@@ -9,7 +9,7 @@ namespace moesaic::cuda {
 
 // The calls that a guard makes; a test has others.
 struct DeviceCalls {
-  bool (*has_context)();  // of the calling thread
+  bool (*has_context)();  // true if the calling thread has a context
   cudaError_t (*get)(int* device);
   cudaError_t (*set)(int device);
 };

@@ -9,7 +9,7 @@ namespace moesaic::cuda {
 struct MemoryFigures {
   bool integrated = false;    // the device shares the host's memory
   double host_available = 0;  // MemAvailable; infinite where Linux does not say
-  double device_free = 0;     // of cudaMemGetInfo; 0 if it failed
+  double device_free = 0;     // cudaMemGetInfo's; 0 if it failed
 };
 
 // The driver of an integrated device (GB10) counts the page cache as used, though Linux gives it up when

@@ -33,7 +33,7 @@ class LaunchLog {
   struct Use {
     const char* op;
     const void* kernel;
-    dim3 grid, block;  // of the first launch
+    dim3 grid, block;  // the first launch's
   };
   const char* op_ = "";
   std::vector<Use> uses_;

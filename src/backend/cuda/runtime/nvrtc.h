@@ -24,7 +24,7 @@ struct KernelCode {
 struct KernelSource {
   std::span<const SourceFile> files;
   std::string_view root;     // the file that is compiled
-  std::string name;          // of the kernel, as C++ spells it, template arguments and all
+  std::string name;          // the kernel's, as C++ spells it, template arguments and all
   std::string architecture;  // "sm_120a"
 };
 // CUDA's own headers are taken from beside the library. An error holds the first line of the compiler's log.

@@ -21,7 +21,7 @@ class StepWait {
  public:
   explicit StepWait(double limit_seconds) : limit_(limit_seconds) {}  // 0: none
 
-  // what: for the error, "step".
+  // `what` is for the error: "step".
   Status operator()(cudaEvent_t event, const char* what) const;
   Status operator()(cudaStream_t stream, const char* what) const;
   // query: cudaErrorNotReady as long as there is something to wait for.

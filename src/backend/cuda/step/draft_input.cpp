@@ -19,7 +19,7 @@ struct Drafting {
   std::span<const int32_t> pages;
   int begin = 0;
   size_t index = 0, first_token = 0;  // in draft()'s lists
-  int first_position = 0;             // of its rows in the first round
+  int first_position = 0;             // its rows' in the first round
   int table = 0;                      // where its pages begin
   int row = 0;                        // its first row in the first round
   std::vector<int> places = {};       // in each round

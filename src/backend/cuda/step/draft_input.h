@@ -15,8 +15,8 @@ namespace moesaic::cuda {
 // each other in buffers of their own: a row's place there. Offsets in int32.
 struct DraftRoundInput {
   int rows = 0, logit_rows = 0;
-  int kv_splits = 0;  // of the longest context, rounded up to a power of two
-  int first_row = 0;  // of the round, among those of all rounds
+  int kv_splits = 0;  // for the longest context, rounded up to a power of two
+  int first_row = 0;  // the round's first, among the rows of all rounds
   int tokens = 0;     // [rows]; of the first round; those of later ones are written on the device
   int slots = 0;      // [rows] page * kPageTokens + token in the page
   int sources = 0;    // [rows] of the first round: rows of the step. Later: places of the round before
@@ -28,7 +28,7 @@ struct DraftRoundInput {
 struct DraftInput {
   std::vector<DraftRoundInput> rounds;
   std::vector<int32_t> packed;
-  int rows = 0;       // of all rounds
+  int rows = 0;       // rows of all rounds
   int positions = 0;  // offset: [rows]
   int zero = 0;       // offset: a 0
   int pages = 0;      // offset: page tables, one behind the other

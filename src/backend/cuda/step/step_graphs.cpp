@@ -12,7 +12,7 @@ namespace moesaic::cuda {
 namespace {
 
 constexpr int kManyRows = 64;
-constexpr size_t kMostShapes = 4096;  // that are remembered
+constexpr size_t kMostShapes = 4096;  // shapes that are remembered
 
 // Adds the shape; false if it was there already.
 bool remember(std::set<StepShape>& shapes, const StepShape& shape) {

@@ -18,7 +18,7 @@ struct StepShape {
   int rows = 0, sequences = 0, logit_rows = 0;
   int decode_tiles = 0, prefill_tiles = 0;
   bool samples = false;  // the tokens of the logit rows are sampled on the device
-  int kv_splits = 0;     // of the longest context among the decoding rows, rounded up to a power of two
+  int kv_splits = 0;     // for the longest context among the decoding rows, rounded up to a power of two
   // NOLINTNEXTLINE(modernize-use-nullptr)
   auto operator<=>(const StepShape&) const = default;
 };
@@ -29,7 +29,7 @@ struct StepLayout {
   int token_sources;  // [rows]: Batch::token_sources
   int sampling;       // [logit_rows] DeviceSampling
   int result_buffer;  // which of StepIo's two the results go to
-  int epoch;          // of the first exchange between ranks
+  int epoch;          // the first exchange's between ranks
   int decode_tiles, prefill_tiles;
   int pages;  // page tables, one behind the other: the rest of the array
 };

@@ -43,7 +43,7 @@ class StepIo {
                  const int32_t* drafts, cudaStream_t stream);
   const int32_t* input(int offset) const { return inputs_.as<int32_t>() + offset; }
   int32_t* inputs() { return inputs_.as<int32_t>(); }
-  const int32_t* sampled_tokens() const { return sampled_tokens_.as<int32_t>(); }  // of the last step
+  const int32_t* sampled_tokens() const { return sampled_tokens_.as<int32_t>(); }  // the last step's
   // Samples the tokens of the step's logits, by so many CTAs a row.
   Status sample(const StepShape& shape, const StepLayout& at, const float* logits, int vocab, int ctas,
                 const int* fault, cudaStream_t stream);
@@ -66,11 +66,11 @@ class StepIo {
  private:
   int max_rows_ = 0;
   DeviceBuffer inputs_, sampled_tokens_;
-  std::array<PinnedBuffer, 2> packed_;  // of even and odd steps
+  std::array<PinnedBuffer, 2> packed_;  // for even and odd steps
   PinnedBuffer results_;                // [2, max_rows] SampleResult, of even and odd sampling steps
   PinnedBuffer host_logits_;            // [2, kHostRows, vocab], of the same
   size_t vocab_ = 0;
-  std::array<PinnedBuffer, 2> packed_edits_;  // of even and odd sampling steps; in parts if they are more
+  std::array<PinnedBuffer, 2> packed_edits_;  // for even and odd sampling steps; in parts if they are more
   DeviceBuffer edits_;
   std::array<cudaEvent_t, 2> events_{};
   unsigned steps_ = 0, sampling_steps_ = 0;  // so far

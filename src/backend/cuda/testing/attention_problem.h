@@ -21,7 +21,7 @@ struct Case {
   int head_dim, heads, kv_heads;
   bool fp8 = false;
   int window = 0;
-  std::vector<int> tokens;  // of each sequence
+  std::vector<int> tokens;  // tokens of each sequence
   int rows = 1;             // the last ones of each; 1: decoding
 };
 

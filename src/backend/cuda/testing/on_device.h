@@ -1,4 +1,4 @@
-// What the tests of this folder share.
+// Helpers for the tests of this folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,8 +40,8 @@ inline DeviceBuffer poisoned(size_t bytes) {
 
 struct Dot {
   double sum = 0, size = 0;  // and the sum of magnitudes
-  // What rounding may change: a step of the block-scaled MMA sums 33 or 65 numbers, and there is at most one
-  // for each block.
+  // Rounding may change a sum by this: a step of the block-scaled MMA sums 33 or 65 numbers, and there is at
+  // most one for each block.
   double bound(int cols) const {
     const int blocks = cols / mx::kBlock;
     return size * 0x1p-23 * (blocks + 65);

@@ -44,7 +44,7 @@ class ModelLoader {
   const BackendOptions& options_;
   Uploader& up_;
   HostExperts* host_;
-  std::unique_ptr<ThreadPool> mergers_;  // of layers with adapters
+  std::unique_ptr<ThreadPool> mergers_;  // for layers with adapters
 };
 
 // The kernels take a matrix and nothing beside it: adapters are merged into those that they reach.

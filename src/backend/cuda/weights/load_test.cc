@@ -1,4 +1,4 @@
-// What loading takes is counted by the code that loads: no device is needed.
+// Loading counts the memory that it takes: no device is needed.
 #include "backend/cuda/weights/load.h"
 
 #include <gtest/gtest.h>

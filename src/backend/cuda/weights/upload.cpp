@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMostTensors = 1 << 16;
 constexpr int kMostReaders = 16;         // a page cache gives no more to more
-constexpr int64_t kReadBytes = 1 << 19;  // that a thread takes at a time
+constexpr int64_t kReadBytes = 1 << 19;  // bytes that a thread takes at a time
 constexpr int64_t kChunkRows = 128;      // matrices travel in multiples: whole weight tiles and whole heads
 
 bool is_transposed(const MatrixView& m) {

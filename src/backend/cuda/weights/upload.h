@@ -87,7 +87,7 @@ class Uploader {
   std::vector<std::span<const std::byte>> pools_;
   std::vector<DeviceBuffer> pool_copies_;
   DeviceBuffer faults_;             // [names_] a RepackFault each
-  std::vector<std::string> names_;  // of the tensors that were repacked
+  std::vector<std::string> names_;  // names of the tensors that were repacked
   std::vector<MemoryPart> parts_;
 };
 

@@ -21,7 +21,7 @@ namespace moesaic::cuda {
 // Consecutive rows of one sequence that a CTA computes together; one row: decoding.
 struct alignas(16) RowTile {
   int row, count;
-  int position;  // of the first row
+  int position;  // the first row's
   int table[2];  // where the page tables begin in Attention::pages: of full and of sliding layers
   int written;   // the step itself writes keys from this position on: that of its first row of the sequence
   int unused[2];

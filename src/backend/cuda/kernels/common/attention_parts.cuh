@@ -1,4 +1,4 @@
-// What the attention kernels share: softmax arithmetic, FP8 values, where a page lies.
+// Parts that the attention kernels share: softmax arithmetic, FP8 values, where a page lies.
 //
 // Maths    a softmax is computed with powers of two: a score is multiplied by log2(e) / sqrt(D). Running has
 //          the maximum and the sum of weights so far; join() adds another, and says by what the values summed
@@ -20,7 +20,7 @@ namespace moesaic::cuda {
 inline constexpr float kLog2E = 1.44269504088896341f;
 inline constexpr float kNothing = -1.0e30f;  // the maximum of no keys: finite, so that differences are
 
-// What a score is multiplied by: the softmax is computed with powers of two.
+// Scores are multiplied by this: the softmax is computed with powers of two.
 __device__ inline float score_scale(int head_dim) { return rsqrtf(static_cast<float>(head_dim)) * kLog2E; }
 __device__ inline uint32_t pack_bf16(float lo, float hi) {
   const __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
@@ -54,7 +54,7 @@ struct Running {
   float max, sum;
   __device__ static Running nothing() { return {kNothing, 0}; }
   __device__ static Running sink(float logit) { return {logit * kLog2E, 1}; }
-  // What turns the sum of values into their mean.
+  // Multiplied by it the sum of values becomes their mean.
   __device__ float inverse() const { return __frcp_rn(sum); }
 };
 // By what the values on both sides are multiplied when `other` joins.
@@ -77,7 +77,7 @@ __device__ inline int64_t page_at(const Attention& p, const RowTile& tile, int p
   return (static_cast<int64_t>(at) * p.kv_heads + kv_head) * size;
 }
 
-// What is compiled: run(head_dim, fp8) gets them as constants.
+// Calls run(head_dim, fp8) with constants, for the shapes that are compiled.
 template <class Run>
 Status for_shape(const Attention& p, const Run& run) {
   const auto sized = [&](auto head_dim) {

@@ -87,9 +87,9 @@ struct PortableRows {
   static constexpr int kTiles = kPageTokens / 8;
   uint32_t q[D / 16][4];
   int token[2], head[2], last[2];  // token of the tile, -1: no such row; last: its position
-  float sum[D / 8][4] = {};        // of the span
+  float sum[D / 8][4] = {};        // over the span
   Running running[2] = {Running::nothing(), Running::nothing()};
-  float earlier[D / 8][4] = {};  // of the spans before it
+  float earlier[D / 8][4] = {};  // over the spans before it
   Running total[2];
 
   __device__ PortableRows(const Attention& p, const RowTile& tile, int first_token, int end_token) {

@@ -26,8 +26,8 @@ struct Fragment {
   uint32_t a[4];
 };
 
-// What a lane loads of one block, and how it becomes fragments (m, j) and the scales of its rows (m, h).
-// Sources without scales accumulate straight on.
+// A lane's part of one block, as loaded, and how it becomes fragments (m, j) and the scales of its rows (m,
+// h). Sources without scales accumulate straight on.
 struct PlainSource {
   static constexpr bool kScaled = false;
   static constexpr int kBlockBytes = 2048, kScaleBytes = 0;

@@ -35,7 +35,7 @@ __device__ inline float4 scaled(const float4& v, float by, const float* weight, 
 __device__ inline float add_squares(const float4& v, float sum) {
   return fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum))));
 }
-// What a row is multiplied by whose squares sum up to this over the CTA's threads; NaN where it is not
+// Returns the factor of a row whose squares sum up to this over the CTA's threads; NaN where it is not
 // finite.
 __device__ inline float inverse_rms(float squares, int columns, float eps) {
   const float mean = block_sum(squares, draft_scratch) / static_cast<float>(columns);

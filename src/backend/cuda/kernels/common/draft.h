@@ -61,13 +61,13 @@ struct PlaceRows {
 };
 Status place_rows(const PlaceRows& p, cudaStream_t stream);
 
-// What the next round begins with: its row r goes on from row kept[r] of this one.
+// The beginning of the next round: its row r goes on from row kept[r] of this one.
 // tokens[r] = ids[chosen[kept[r]]], or chosen[kept[r]]; 0 for a token that could not be chosen.
 struct NextRound {
   const int32_t* kept = nullptr;    // [rows]
-  const int32_t* chosen = nullptr;  // of this round's rows; -1: none
+  const int32_t* chosen = nullptr;  // chosen by this round's rows; -1: none
   const int32_t* ids = nullptr;     // null: they are the target's already
-  const float* from = nullptr;      // of this round's rows, [.., hidden]
+  const float* from = nullptr;      // this round's rows, [.., hidden]
   int rows = 0, hidden = 0;
   int32_t* tokens = nullptr;  // [rows]
   float* features = nullptr;  // [rows, hidden]
@@ -89,19 +89,19 @@ struct BegunSequence {
   int32_t table, skipped;        // its pages, offset in HoldRows::pages; of these, not attended to
   int32_t sampling;              // offset in HoldRows::inputs of its list; -1: the likeliest are chosen
   int32_t drafts;                // tokens
-  int32_t places[kMostDraft];    // of its rows in each round
+  int32_t places[kMostDraft];    // where its rows are in each round
 };
 
 // Finds out how many drafted rows of each sequence hold: accepted[sequence], the longest beginning of its
 // draft that was sampled too. Moves the rows of the draft's rounds to the positions that follow, with their
 // slots, tiles and sampling, and gives the first round the tokens that were sampled.
 struct HoldRows {
-  // Of the step, as it ran.
+  // The step, as it ran.
   const int32_t* tokens = nullptr;     // [rows]
   const int32_t* positions = nullptr;  // [rows]
   const int32_t* sampled = nullptr;    // [logit rows]
   const int32_t* moved = nullptr;      // [sequences]; null: none was
-  // Of the draft.
+  // The draft.
   int32_t* inputs = nullptr;
   int sequences = 0, count = 0;  // offset of BegunSequence [count]
   int pages = 0, tokens_in = 0, places = 0;
@@ -142,7 +142,7 @@ struct MoveOn {
   int32_t* inputs = nullptr;
   int sequences = 0, count = 0;  // offset of ContinuedSequence [count]
   int tokens = 0, positions = 0, full_slots = 0, window_slots = 0, sampling = 0, pages = 0, moved = 0;
-  // Of the step before.
+  // The step before.
   const int32_t* sampled = nullptr;
   const int32_t* accepted = nullptr;
   const int32_t* drafts = nullptr;

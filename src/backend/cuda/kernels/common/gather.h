@@ -19,7 +19,7 @@ struct RankLinks {
   int rank = 0, ranks = 1;
   OfRanks<uint64_t> inbox;    // [kInboxQuarters][kInboxWords]
   OfRanks<uint32_t> arrived;  // [ranks][kGatherCtas]: the last exchange for which this CTA's part is there
-  const int32_t* epoch = nullptr;  // of the step's first exchange; none is 0
+  const int32_t* epoch = nullptr;  // counts the exchanges; here the step's first one. None is 0
   int* fault = nullptr;            // becomes kRankAway (gave_up.h)
 };
 
@@ -29,7 +29,7 @@ struct RankColumns {
 };
 
 struct Gather {
-  int index = 0;                   // of the exchange in its step
+  int index = 0;                   // number of the exchange in its step
   const uint32_t* part = nullptr;  // this rank's words; they may stand in its whole matrix
   int64_t part_stride = 0;
   OfRanks<uint32_t> whole;  // [rows, width]

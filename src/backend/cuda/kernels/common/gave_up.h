@@ -4,10 +4,10 @@
 namespace moesaic::cuda {
 
 inline constexpr int kGaveUp = -1;
-inline constexpr int kRankAway = -2;    // what another rank makes did not come
+inline constexpr int kRankAway = -2;    // another rank's part did not come
 inline constexpr int kHostAway = -3;    // the host did not finish a layer's experts
 inline constexpr int kHostFailed = -4;  // it could not compute them
-// What people read of it stands behind the name of what ran.
+// People read this message behind the name of what ran.
 inline constexpr const char* kGaveUpMessage =
     "a kernel waited 9 s for a part of itself that the GPU did not run, and gave up; does another program or "
     "stream keep the GPU busy?";

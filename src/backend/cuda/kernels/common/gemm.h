@@ -12,7 +12,7 @@ namespace moesaic::cuda {
 struct Activations {
   const void* x = nullptr;  // [.., cols] BF16 or F16, as takes_bf16() says
   const int32_t* rows = nullptr;
-  float factor = 1;  // what the result is multiplied by
+  float factor = 1;  // the result is multiplied by it
   int tokens = 0;    // dense: rows. Grouped: the most work tiles there can be
   int arranged = 0;  // dense: the tile in which x stands (ActivationRow); 0: plain rows. linear() alone
   // Grouped by expert: work tiles, in device memory, each of at most `tile` permuted rows. Null: one matrix,

@@ -74,7 +74,7 @@ template <class Source, int kTokens, class Epilogue>
 __global__ void __launch_bounds__(kLargeMWarps * 32)
     gemm_large_m_kernel(const GemmParams p, const Epilogue epilogue) {
   extern __shared__ __align__(128) uint16_t stages[];
-  constexpr int kTiles = kTokens / 16;  // of a warp
+  constexpr int kTiles = kTokens / 16;  // tiles of a warp
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   const int weight_tile = blockIdx.x * kLargeMWeightTiles + warp / 2, first_token = warp % 2 * (kTokens / 2);
   wait_for_predecessor();

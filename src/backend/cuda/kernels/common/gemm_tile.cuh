@@ -1,4 +1,4 @@
-// What gemm_small_m.cuh and gemm_large_m.cuh share: parameters, the MMA loop's body and the order of sums.
+// Shared by gemm_small_m.cuh and gemm_large_m.cuh: parameters, the MMA loop's body and the order of sums.
 //
 // Maths    the contraction is cut into kSlices fixed slices of blocks; a slice is summed block by block,
 //          and the slices are added in order. Both kernels keep to it, so a token's result has the same

@@ -1,4 +1,4 @@
-// What every kernel uses: programmatic dependent launch, sums over warps and blocks, SwiGLU, float keys.
+// Every kernel uses these: programmatic dependent launch, sums over warps and blocks, SwiGLU, float keys.
 //
 // Barriers block_sum() meets all threads of the CTA twice; all of them must call it. warp_sum() needs all
 //          lanes.

@@ -24,7 +24,7 @@ namespace moesaic::cuda {
 namespace {
 
 constexpr int kRowThreads = 128;
-constexpr int kRowValues = 8;  // of a thread and turn: 16 bytes of 16-bit values
+constexpr int kRowValues = 8;  // values that a thread takes in a turn: 16 bytes of 16-bit values
 
 __device__ inline float value_at(const void* from, RowType type, int64_t at) {
   switch (type) {
@@ -94,7 +94,7 @@ __device__ bool take_logits(const TakenRows& p, int row) {
   return good;
 }
 
-// Of the row, in shared memory.
+// A row's choice, in shared memory.
 struct RowChoice {
   int32_t ids[kMostTakenTopK];
   float weights[kMostTakenTopK];

@@ -12,7 +12,7 @@ namespace moesaic::cuda {
 
 enum class RowType : uint8_t { kF32, kF16, kBF16 };
 
-// What is asked for is what has a target; all of it is a row's, so that one launch does it.
+// Each result that has a target is computed; all of it is a row's, so that one launch does it.
 //
 // A row whose result would be wrong has a NaN for its factor: a value of x that is not finite or that F16
 // does not hold, a weight that is negative or not finite, a logit that is NaN or +infinity. SwiGLU's clamps
@@ -44,7 +44,7 @@ struct TakenRows {
   // that choose by themselves; the factor is then the weights' sum. An expert that was chosen twice has both
   // weights.
   float* choice_logits = nullptr;  // [rows, experts]
-  // What kernels/sm90/moe_decode.h wants beside: its result's rows, zeroed, and its scratch, all 0xFF.
+  // kernels/sm90/moe_decode.h needs these, too: its result's rows, zeroed, and its scratch, all 0xFF.
   float* sums = nullptr;   // [rows, hidden]
   uint4* empty = nullptr;  // [rows, empty_vectors]
   int empty_vectors = 0;

@@ -13,7 +13,7 @@ struct PackStep {
   StepOperatorCall call;  // its rows [first_row, first_row + rows) are the step
   int first_row = 0, rows = 0;
   int vocab = 0;
-  int pages = 0;        // of the cache
+  int pages = 0;        // pages of the cache
   int pitch = 1;        // pages of our kernels from one page of the caller's to the next
   int table_pages = 0;  // entries of each page table that is written
   int most_decode_rows = 0, tile_tokens = 0;

@@ -40,11 +40,11 @@ struct PlainPages {
   static constexpr int kHeadDim = D;
   static constexpr bool kFp8 = kOfFp8;
   static constexpr int kBytes = kFp8 ? 1 : 2, kRow = D * kBytes, kChunks = kRow / 16;
-  static constexpr int kWidth = kRow < 128 ? kRow : 128;  // of a row in a stage; longer ones are cut
+  static constexpr int kWidth = kRow < 128 ? kRow : 128;  // bytes of a row in a stage; longer rows are cut
   using Ring = RowRing<kRow>;
 
   PagedLayout layout;
-  int page_bits;  // of a token's number that are its place in a page
+  int page_bits;  // bits of a token's number that are its place in a page
 
   // Where byte `byte` of a token stands in a stage.
   static __device__ constexpr int at(int token, int byte) {

@@ -64,7 +64,7 @@ struct SlabParams {
   bool down = false;
   slabs::SlabLayout layout;
   int64_t experts = 0;
-  const float* bias[2] = {};  // of the experts' gate and up, or down; [experts, rows of the section]
+  const float* bias[2] = {};  // the experts' gate and up, or down; [experts, rows of the section]
   uint8_t* out = nullptr;
   size_t expert_bytes = 0;
   int* fault = nullptr;  // a RepackFault is left here

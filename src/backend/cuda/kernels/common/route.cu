@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(256) top_k_kernel(const Route p) {
   if (row < p.rows) top_k_row<kMaxExperts>(p, row, threadIdx.x % 32, p.ids);
 }
 
-// What experts have.
+// Counts and starts of the experts' rows.
 struct Sizes {
   int permuted_rows, work_tiles, starts;
 };
@@ -108,7 +108,7 @@ __device__ Scan block_scan(const Sizes& x, int warps, Sizes* scratch) {
 
 // Warps that plan: each counts a part of the pairs for itself, and what they counted is added up one after
 // the other.
-constexpr int kCounts = 8192;  // of warps and experts
+constexpr int kCounts = 8192;  // counters: warps times experts
 int plan_warps(int pairs, int experts) { return max(1, min(kCounts / experts, min(32, (pairs + 63) / 64))); }
 
 // Bytes of counts and scratch.

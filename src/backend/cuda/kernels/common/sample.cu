@@ -116,7 +116,7 @@ struct SampleShared {
   uint64_t best[kWarps];
   uint64_t block_best;
   double sums[kWarps], block_sum;
-  Listed list[kListed];  // of the cluster's first CTA
+  Listed list[kListed];  // used in the cluster's first CTA
   uint32_t listed;
   // Where the prefix ends: the bin, what lies before it and what it holds; or the token.
   int bin;
@@ -232,7 +232,7 @@ __device__ void add(SampleShared& s, int bin, uint64_t mass) {
   add<Group>(s, bin, 1, mass & ((1u << kHalf) - 1), static_cast<uint32_t>(mass >> kHalf));
 }
 
-// What the row has in the thread's bin, once every CTA has filled its histogram.
+// Returns what the row has in the thread's bin, once every CTA has filled its histogram.
 template <class Group>
 __device__ Measure gather(SampleShared& s) {
   const int t = static_cast<int>(threadIdx.x);
@@ -327,7 +327,7 @@ struct Bin {
   uint64_t prefix = 0;
   int shift = kKeyBits - kDigit;
   LogitRange range;
-  Measure before;  // of the tokens that come before
+  Measure before;  // weight and count of the tokens that come before
 };
 
 // The bin in which the shortest prefix ends that reaches the target, narrowed until it has at most `most`

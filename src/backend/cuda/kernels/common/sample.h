@@ -23,13 +23,13 @@ struct StepInputs {
   const int32_t* packed = nullptr;  // page-locked host memory
   int count = 0;                    // int32 of it
   int32_t* inputs = nullptr;
-  const int32_t* sampled_tokens = nullptr;  // of the previous step
+  const int32_t* sampled_tokens = nullptr;  // the previous step's
   int tokens = 0, token_sources = 0;        // offsets in inputs
   int rows = 0;                             // 0: no row has such a token
 };
 Status copy_step_inputs(const StepInputs& p, cudaStream_t stream);
 
-// What the host gets of a row.
+// A row's result for the host.
 struct SampleResult {
   struct Entry {
     int32_t token;
@@ -37,7 +37,7 @@ struct SampleResult {
   };
   int32_t token, fault;
   int32_t likeliest;         // entries of top; -1: no log-probabilities; the rest is not set
-  float logit;               // of the token
+  float logit;               // the token's
   double normalizer;         // logit - normalizer is a log-probability
   Entry top[kMostLogprobs];  // likeliest first, the lower id of equals
 };
@@ -49,7 +49,7 @@ struct EditedToken {
 };
 struct RowEdits {
   struct Row {
-    int32_t row = 0;               // of the logits
+    int32_t row = 0;               // row of the logits
     int32_t first = 0, count = 0;  // its tokens, ascending
     int32_t allowed = -1;          // the first word of its mask, of 32 tokens each; -1: all are allowed
     DeviceSampling sampling;

@@ -129,7 +129,7 @@ __device__ inline float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));
 }
-// Of the block, whose eighths the four lanes of a quad have.
+// Returns the block's largest magnitude; the four lanes of a quad have an eighth each.
 __device__ inline float amax(const float (&v)[8]) {
   float top = 0;
   for (int i = 0; i < 8; ++i) top = fmaxf(top, fabsf(v[i]));

@@ -14,7 +14,7 @@ struct Choice {
   float logit = -INFINITY;
   int id = 0;
 };
-// Of the k-th largest of `count` logits in lane k: the softmax.
+// Returns the softmax weight of the k-th largest of `count` logits, which lane k has.
 __device__ inline float choice_weight(float logit, int count, int lane) {
   const float largest = __shfl_sync(0xFFFFFFFFu, logit, 0);
   const float share = lane < count ? __expf(logit - largest) : 0.0f;

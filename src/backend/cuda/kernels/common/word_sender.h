@@ -20,11 +20,11 @@ __host__ __device__ constexpr int inbox_slot(uint32_t epoch, int place) {
 }
 
 struct WordSender {
-  uint64_t* inbox[kMostRanks - 1] = {};  // of the other ranks
+  uint64_t* inbox[kMostRanks - 1] = {};  // the other ranks'
   int peers = 0;                         // 0: nobody gets anything
-  const int32_t* epoch = nullptr;        // of the step's first exchange
-  int index = 0;                         // of this one in its step
-  int width = 0, first = 0;              // of the whole matrix's rows, and this rank's first column
+  const int32_t* epoch = nullptr;        // the epoch of the step's first exchange
+  int index = 0;                         // number of this exchange in its step
+  int width = 0, first = 0;              // rows of the whole matrix; this rank's first column
 };
 
 }  // namespace moesaic::cuda

@@ -50,7 +50,7 @@ __device__ void top_k_rows(const Route& p, int32_t* ids) {
   __syncthreads();
 }
 
-// What an expert's permuted rows are cut into.
+// The pieces of an expert's permuted rows.
 struct Pieces {
   int size, full, last;
   __device__ Pieces(const Route& p, int count) {
@@ -72,9 +72,9 @@ struct Pieces {
 constexpr int kSmallPlanPairs = 256;
 template <int kExperts>
 struct SmallPlan {
-  alignas(16) uint32_t takers[kExperts][kSmallPlanPairs / 32];  // of an expert: a bit a pair
+  alignas(16) uint32_t takers[kExperts][kSmallPlanPairs / 32];  // pairs that chose the expert: a bit a pair
   int first[kExperts];                                          // its first permuted row
-  uint32_t sums[kExperts / 32 + 1];                             // of a warp's experts
+  uint32_t sums[kExperts / 32 + 1];                             // sums over a warp's experts
 
   // All threads; before plan(), with a barrier between them.
   __device__ void clear(int experts) {

@@ -90,7 +90,7 @@ __device__ __forceinline__ bool arrives(bool first_lane) {
   fence_reads();
   return kWarpArrivals > 1 || first_lane;
 }
-// Whether the phase has ended; does not wait for it.
+// True if the phase has ended; does not wait for it.
 __device__ __forceinline__ bool mbarrier_test_wait(uint64_t* b, uint32_t parity) {
   uint32_t ended;
   asm volatile(
@@ -127,7 +127,7 @@ __device__ __forceinline__ void cp_async_bulk(void* dst, const void* src, int by
       "l"(src), "r"(bytes), "r"(smem_addr(bar))
       : "memory");
 }
-// What another CTA may just have written.
+// Reads memory that another CTA may just have written.
 __device__ __forceinline__ uint4 ld_volatile(const void* p) {
   uint4 v;
   asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -151,7 +151,7 @@ __device__ __forceinline__ uint32_t clock_ticks() {
   asm volatile("mov.u32 %0, %globaltimer_hi;" : "=r"(ticks));
   return ticks;
 }
-inline constexpr uint32_t kLooksAtOnce = 1024;  // of a wait for another CTA, before it looks at the clock
+inline constexpr uint32_t kLooksAtOnce = 1024;  // looks in a wait for another CTA between two at the clock
 // The 128 threads of a warpgroup meet. barrier: 1 to 15, theirs alone.
 __device__ __forceinline__ void warpgroup_barrier(int barrier) {
   asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");

@@ -17,7 +17,7 @@
 
 #include "backend/cuda/layout/quad_layout.h"
 
-// Of sm_121a NVRTC 13.0 tells the family only, 1210.
+// NVRTC 13.0 tells only the family of sm_121a, 1210.
 #if defined(__CUDA_ARCH_FEAT_SM120_ALL) || defined(__CUDA_ARCH_FEAT_SM121_ALL) || \
     (defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH_FAMILY_SPECIFIC__ / 100 == 12)
 #define MOESAIC_NATIVE_BLOCK_SCALED_MMA 1
@@ -43,7 +43,7 @@ struct RowScales {
   uint32_t word;
   __device__ explicit RowScales(uint32_t mine) : word(mine) {}
 };
-// Of kGroups groups of 8 tokens; words[t / 4] of lane 4 g + c: token g of group 4 (t / 4) + c.
+// The scales of kGroups groups of 8 tokens; words[t / 4] of lane 4 g + c: token g of group 4 (t / 4) + c.
 template <int kGroups>
 struct ColumnScales {
   uint32_t words[(kGroups + 3) / 4];
@@ -90,7 +90,7 @@ struct RowScales {
 };
 template <int kGroups>
 struct ColumnScales {
-  uint32_t words[kGroups][2];  // of columns 2 c, 2 c + 1
+  uint32_t words[kGroups][2];  // for columns 2 c and 2 c + 1
   __device__ explicit ColumnScales(const uint32_t (&mine)[(kGroups + 3) / 4]) {
     const int c = threadIdx.x % 4;
 #pragma unroll

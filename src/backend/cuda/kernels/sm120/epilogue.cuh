@@ -1,4 +1,4 @@
-// What becomes of a tile's sums, which a CTA has in shared memory: SwiGLU and a new quantisation,
+// Uses of a tile's sums, which a CTA has in shared memory: SwiGLU and a new quantisation,
 // rows for the next norm or the residual, or heads.
 #pragma once
 
@@ -33,7 +33,7 @@ struct TileSums {
   const float* sums;  // the first slice
   int slice_stride;   // floats
   WorkTile work_tile;
-  int first_weight_tile, weight_tiles;  // that exist: the matrix may end within the tile
+  int first_weight_tile, weight_tiles;  // those that exist: the matrix may end within the tile
 };
 // The slices' sum of one row and token.
 template <int kWeightTiles, int kTileSlices>

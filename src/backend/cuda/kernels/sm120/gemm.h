@@ -14,7 +14,7 @@ namespace moesaic::cuda::sm120 {
 // Weight tiles of 32 rows of all experts, [experts][weight_tiles][weight_tile_bytes(element, cols / 32)].
 struct QuadWeights {
   const uint8_t* data = nullptr;
-  int weight_tiles = 0;  // of one expert
+  int weight_tiles = 0;  // weight tiles of one expert
   Element element = Element::kE2M1;
 };
 // As uploaded: a Matrix of Kind::kMxfp4Quads or kMxfp8Quads.
@@ -24,7 +24,7 @@ inline QuadWeights weights_of(const Matrix& m) {
           .element = m.kind == Kind::kMxfp8Quads ? Element::kE4M3 : Element::kE2M1};
 }
 
-// What is compiled; a tile serves work tiles of at most so many tokens.
+// The tiles that are compiled; each serves work tiles of at most so many tokens.
 enum class Tile {
   k8,
   k16,
@@ -52,7 +52,7 @@ inline constexpr TileShape shape_of(Element weights, Tile tile) {
   if (tile == Tile::kPrefill) return {.tokens = 128, .weight_tiles = 4, .stages = eight_bits ? 2 : 3};
   return {.tokens = 128, .weight_tiles = 2, .stages = eight_bits ? 3 : 2};
 }
-// Of a small-M CTA, by epilogue: SwiGLU's blocks of 32 values need two.
+// Weight tiles of a small-M CTA, by epilogue: SwiGLU's blocks of 32 values need two.
 inline constexpr int kSwiGluWeightTiles = 2, kRowWeightTiles = 1;
 
 // For so many tokens of one matrix: more rows to a CTA only where there are CTAs enough.

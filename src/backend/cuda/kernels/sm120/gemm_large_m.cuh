@@ -27,14 +27,14 @@ inline constexpr int kLargeMWarps = 8;
 template <Element kA, int kTokens, int kWeightTiles, int kStages>
 struct LargeMTile {
   static constexpr int kRing = kStages;
-  static constexpr int kQuadBytes = weight_tile_quad_bytes(kA), kGroupBytes = kGroupQuadBytes;  // of a quad
+  static constexpr int kQuadBytes = weight_tile_quad_bytes(kA), kGroupBytes = kGroupQuadBytes;  // for a quad
   static constexpr int kAllGroups = kTokens / kGroup;
-  static constexpr int kGroups = kAllGroups * kWeightTiles / kLargeMWarps;  // of a warp
+  static constexpr int kGroups = kAllGroups * kWeightTiles / kLargeMWarps;  // groups of a warp
   static constexpr int kTokenBegin = kWeightTiles * kQuadBytes;
   static constexpr int kStageBytes = kTokenBegin + kAllGroups * kGroupBytes;
   static constexpr size_t kSums = sizeof(float) * kTokens * kRowStride<kWeightTiles>;
   static constexpr size_t kShared = kStages * kStageBytes > kSums ? kStages* kStageBytes : kSums;
-  static constexpr int kBlocks = 2 * (kShared + kBlockShared) <= kSmShared ? 2 : 1;  // of a multiprocessor
+  static constexpr int kBlocks = 2 * (kShared + kBlockShared) <= kSmShared ? 2 : 1;  // in a multiprocessor
   static_assert(kShared + kBlockShared <= kSmShared && kWeightTiles <= 32 && kAllGroups <= 32);
 };
 

@@ -42,7 +42,7 @@ void note_emulation(const cudaDeviceProp& p, const Status& reason) {
                       device.value(), architecture_of(p), reason.message()));
 }
 
-// Whether there is code for `kernel`, and it is not the emulation on a device that has the instruction.
+// True if there is code for `kernel`, and it is not the emulation on a device that has the instruction.
 bool has_native(const void* kernel, const cudaDeviceProp& p, bool& runs) {
   cudaFuncAttributes a{};
   runs = cudaFuncGetAttributes(&a, kernel) == cudaSuccess;

@@ -16,7 +16,7 @@ inline constexpr int kBlockScaledMajor = 12;
 // The user's, where tiles are kept.
 FileCache kernel_cache();
 
-// Of the current device: whether the program lacks its native code for tiles.
+// The code for the current device, and if the program lacks its native code for tiles.
 struct DeviceCode {
   std::string architecture;  // "sm_120a"
   bool lacking = false;
@@ -34,9 +34,9 @@ bool emulates();
 // The tile `name` of tile_code.h on the current device; stays loaded.
 Result<const void*> compiled_tile(const std::string& name, const std::string& architecture);
 
-// What to launch for `kernel`, which may take `shared` bytes of dynamic shared memory: the program's own
-// code; or the tile `name` compiled by NVRTC (tile_code.h); or, without NVRTC, the emulation that the driver
-// compiles from PTX.
+// Returns the code to launch for `kernel`, which may take `shared` bytes of dynamic shared memory: the
+// program's own code; or the tile `name` compiled by NVRTC (tile_code.h); or, without NVRTC, the emulation
+// that the driver compiles from PTX.
 Result<const void*> load_tile(const void* kernel, const std::string& name, size_t shared);
 
 // The tiles of gemm.h, before there are requests: those of experts, and those of dense layers.

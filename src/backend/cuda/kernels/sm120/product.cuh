@@ -1,5 +1,5 @@
-// What gemm_small_m.cuh and gemm_large_m.cuh share: a quad of a weight tile times a quad of tokens, and
-// what becomes of the sums.
+// Common parts of gemm_small_m.cuh and gemm_large_m.cuh: a quad of a weight tile times a quad of tokens, and
+// the use of the sums.
 #pragma once
 
 #include "backend/cuda/kernels/common/launch.cuh"
@@ -41,8 +41,8 @@ struct Product {
 // A weight tile's quad in a warp's registers.
 template <Element kA>
 struct WeightTileQuad {
-  static constexpr int kVectors = block_bytes(kA) / kLaneVectorBytes;  // of a block
-  uint4 block[kQuad][kVectors];  // what lies beyond the last is not used, or meets zeros
+  static constexpr int kVectors = block_bytes(kA) / kLaneVectorBytes;  // vectors of a block
+  uint4 block[kQuad][kVectors];  // blocks beyond the last are not used, or meet zeros
   uint32_t scales;
   // from: shared memory
   __device__ explicit WeightTileQuad(const uint8_t* from) {
@@ -80,7 +80,7 @@ template <Element kA, int kStep, int kColumn, int kGroups>
 __device__ inline void multiply_groups(GroupSums<kGroups>& sums, const FragmentA (&a)[2],
                                        const uint4 (&x)[kGroups], const RowScales& rows,
                                        const ColumnScales<kGroups>& columns) {
-  constexpr bool kFirst = kStep % 2 == 0;  // of the two steps of a vector
+  constexpr bool kFirst = kStep % 2 == 0;  // the first of a vector's two steps
   const uint32_t b0 = kFirst ? x[kColumn].x : x[kColumn].z, b1 = kFirst ? x[kColumn].y : x[kColumn].w;
   mma<kA, kStep, 0, kColumn>(sums.v[0][kColumn], a[0], b0, b1, rows, columns);
   mma<kA, kStep, 1, kColumn>(sums.v[1][kColumn], a[1], b0, b1, rows, columns);

@@ -70,7 +70,7 @@ struct Shape {
   std::vector<int> counts;  // permuted rows of each expert
 };
 
-// What is left of a block, and its codes, a byte each; the scale.
+// Leaves the rounding error in x; fills in the codes, a byte each, and returns the scale.
 uint8_t quantise(float* x, uint8_t (&codes)[kBlock]) {
   const uint8_t scale = mx::quantize_mxfp8(x, codes);
   mx::dequantize_mxfp8(codes, scale, x);

@@ -72,7 +72,7 @@ std::vector<uint8_t> pack_group(const Plain& m) {
   return out;
 }
 
-// What the kernels do, on the host: a warp's registers of tile m in the step of `block`.
+// The kernels' way, on the host: a warp's registers of tile m in the step of `block`.
 struct Source {
   Element a;
   const std::vector<uint8_t>&weight_tile, &group;

@@ -7,7 +7,7 @@
 
 namespace moesaic::cuda::sm120 {
 
-// What is compared to find a block's largest magnitude: a NaN is above infinity, that above all others.
+// Bits that compare like magnitudes, for a block's largest: a NaN is above infinity, that above all others.
 __device__ inline uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
 
 // The block's scale: 2^(floor(log2(largest)) - 8), 8 being the exponent of E4M3's largest; 255 where a value
@@ -17,7 +17,7 @@ __device__ inline uint32_t e8m0_of(uint32_t largest) {
   return largest >= 0x7F800000u ? 255u
                                 : static_cast<uint32_t>(max(static_cast<int>(largest >> 23) - kExponent, 0));
 }
-// What its elements are multiplied by; zero for a scale that is a NaN.
+// The factor for the block's elements; zero for a scale that is a NaN.
 __device__ inline float inverse_of(uint32_t scale) {
   return scale == 255u ? 0.0f : __uint_as_float((254u - scale) << 23);
 }

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kWarps * 32) repack_kernel(const RepackParams 
       if (c != 0) continue;
       const int row = 16 * m + 8 * h + g;
       to[weight_scale_at(kElement, row, block)] = scale;
-      // What a last quad lacks: not a NaN.
+      // Columns that a last quad lacks get 0, which is no NaN.
       for (int b = blocks; block + 1 == blocks && b % kQuad != 0; ++b)
         to[weight_scale_at(kElement, row, b)] = 0;
     }

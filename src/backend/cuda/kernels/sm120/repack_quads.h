@@ -5,7 +5,7 @@
 
 namespace moesaic::cuda::sm120 {
 
-// Of Kind::kMxfp4Quads or kMxfp8Quads, the scales among the data.
+// Packs to Kind::kMxfp4Quads or kMxfp8Quads, the scales among the data.
 Status repack(const RepackParams& params, cudaStream_t stream);
 
 }  // namespace moesaic::cuda::sm120

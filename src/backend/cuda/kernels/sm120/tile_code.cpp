@@ -5,7 +5,7 @@
 namespace moesaic::cuda::sm120 {
 namespace {
 
-// What NVRTC lacks of the host's headers, and does not need of the toolkit's.
+// Headers that NVRTC lacks of the host's, and for which it does not need the toolkit's.
 constexpr SourceFile kFiles[] = {
     {"cstdint",
      "#pragma once\n"

@@ -30,7 +30,7 @@ using enum Element;
 const std::string kSmallM = tile_name(kE4M3, Tile::k8, kRowWeightTiles, "Qkv"),
                   kLargeM = tile_name(kE2M1, Tile::k64, kSwiGluWeightTiles, "SwiGluMx");
 
-// Of an instruction's 16 bytes the first two say which it is, without a predicate; data may look alike by
+// The first two of an instruction's 16 bytes say which it is, without a predicate; data may look alike by
 // chance.
 constexpr int kQmmaSf = 0x747A;
 int count_of(int instruction, const std::string& cubin) {

@@ -5,7 +5,7 @@
 
 namespace moesaic::cuda::sm120 {
 
-// Of blockIdx.y; none: count is 0.
+// The work tile of blockIdx.y; none: count is 0.
 __device__ inline WorkTile work_tile_of(const Tokens& x) {
   if (x.work_tiles == nullptr) {
     const int first = static_cast<int>(blockIdx.y) * x.tile;

@@ -52,7 +52,7 @@ __host__ __device__ inline int eights_of(const Attention& p) {
 template <int D, bool kFp8>
 struct PageRing {
   static constexpr int kPageBytes = kPageTokens * D * (kFp8 ? 1 : 2), kSlotBytes = 2 * kPageBytes;
-  static constexpr int kSlots = kFp8 ? 4 : 2;  // of a warp
+  static constexpr int kSlots = kFp8 ? 4 : 2;  // slots of a warp
 };
 
 // Behind it the inbox and the ring.
@@ -73,7 +73,7 @@ __host__ __device__ constexpr int ring_at(int size) {
 struct KvSplit {
   int first, last;  // keys of the row
   int page, count;  // pages of the KV split
-  int kv_splits;    // that have pages
+  int kv_splits;    // splits that have pages
   int written;      // the first page that the predecessor writes
 
   __device__ KvSplit(const Attention& p, const RowTile& tile, int rank)
@@ -97,11 +97,12 @@ struct WarpPages {
   const Attention& p;
   const RowTile& tile;
   const KvSplit& split;
-  uint32_t ring, ready;  // of a slot
+  uint32_t ring, ready;  // addresses of a slot
   int kv_head, warp, lane;
   int64_t next = 0;  // lane n's is where the warp's page kSlots + n lies in the cache, in bytes
 
-  __device__ int index(int n) const { return warp + kWarps * n; }  // of the warp's page n in the KV split
+  // The place of the warp's page n in the KV split.
+  __device__ int index(int n) const { return warp + kWarps * n; }
   __device__ bool has(int n) const { return index(n) < split.count; }
   __device__ bool asked_for_most(int count) const { return !has(count + kEarlyPages); }
   __device__ int64_t locate(int n) const {
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
   const int group = p.heads / p.kv_heads, eights = eights_of(p);
   const int kv_head = blockIdx.y / eights, first = blockIdx.y % eights * kHeads,
             heads = min(group - first, kHeads), head = kv_head * group + first;
-  const int parts = heads * (D / kSlice);  // of all CTAs
+  const int parts = heads * (D / kSlice);  // parts of all CTAs
   const Inbox<D> inbox(&s + 1, size, __popc(size - 1));
   if (threadIdx.x == 0) {
     const int mine = rank < parts ? (parts - rank + size - 1) >> inbox.shift : 0;

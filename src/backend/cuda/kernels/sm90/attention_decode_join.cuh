@@ -7,15 +7,15 @@ namespace moesaic::cuda::attention_decode {
 
 using namespace sm90;
 
-// What a cluster's CTAs send to the one that finishes part i (head i / (D / 32) and so on), which is
-// i % size: [its parts, blocks].
+// Partial results that a cluster's CTAs send to the one that finishes part i (head i / (D / 32) and so on),
+// which is i % size: [its parts, blocks].
 template <int D>
 struct Inbox {
   static constexpr int kParts = kHeads * D / kSlice;
   static constexpr int kEntryBytes = static_cast<int>(kSlice * sizeof(float) + sizeof(Running));
   float* values;    // [kSlice]
   Running* stats;   // behind all values
-  int size, shift;  // of the cluster: 2^shift
+  int size, shift;  // CTAs of the cluster: 2^shift
 
   __device__ Inbox(void* at, int size, int shift)
       : values(static_cast<float*>(at)),
@@ -28,7 +28,7 @@ struct Inbox {
   __host__ __device__ static int bytes(int size) { return size == 1 ? 0 : entries(size) * kEntryBytes; }
 };
 
-// What makes one of the warps' results, relative to the greatest of their maxima: each counts by[i].
+// Joins the warps' results, relative to the greatest of their maxima: each counts by[i].
 struct WarpJoin {
   float by[kWarps];
   Running of = Running::nothing();
@@ -49,7 +49,7 @@ struct WarpJoin {
   }
 };
 
-// What turns weighted sums relative to `of` into the row's result: the sink joins.
+// The factor that turns weighted sums relative to `of` into the row's result: the sink joins.
 __device__ inline float last_factor(const Running& of, float sink) {
   const float logit = sink * kLog2E, top = fmaxf(of.max, logit), by = exp2_fast(of.max - top);
   return by * __frcp_rn(fmaf(of.sum, by, exp2_fast(logit - top)));
@@ -95,7 +95,7 @@ struct KvSplitJoin {
     }
     return x;
   }
-  // Of dimension `d` of part `part`, from the inbox.
+  // Returns dimension `d` of part `part`, from the inbox.
   template <int D>
   __device__ float join(const Inbox<D>& inbox, int part, int d, float sink) const {
     Running all[kMost];

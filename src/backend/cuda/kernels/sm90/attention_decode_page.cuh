@@ -13,12 +13,12 @@ namespace moesaic::cuda::attention_decode {
 using namespace sm90;
 
 inline constexpr int kWarps = 4, kThreads = kWarps * 32;
-inline constexpr int kHeads = 8;   // of a CTA: the columns of an MMA
+inline constexpr int kHeads = 8;   // heads of a CTA: the columns of an MMA
 inline constexpr int kSlice = 32;  // dimensions that a warp finishes
 inline constexpr int kKeyTiles = kPageTokens / 8;
 inline constexpr int kEarlyPages = 3;  // pages of a warp not yet asked for when the successor may start
 
-// What a warp has of its pages, where the ring was.
+// A warp's results from its pages, where the ring was.
 template <int D>
 struct WarpResults {
   static constexpr int kStride = D + 4;  // no bank conflicts
@@ -125,7 +125,7 @@ __device__ inline void load_words(uint32_t (&to)[4], uint32_t at) {
   const uint4 v = ld_shared<uint4>(at);
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
-// What a lane has of a page: A fragments of 16 keys or dimensions each, FP8 as it stands in the page.
+// A lane's part of a page: A fragments of 16 keys or dimensions each, FP8 as it stands in the page.
 template <int D, bool kFp8>
 struct PageFragments {
   static constexpr int kRowSteps = kRowBytes<D> / 16, kParts = D / kRowBytes<D>;
@@ -201,7 +201,7 @@ struct PageFragments {
   }
 };
 
-// What a lane has of its warp's pages: heads 2 c and 2 c + 1, of sums its own keys'.
+// A lane's sums over its warp's pages: heads 2 c and 2 c + 1, of sums its own keys'.
 template <int D>
 struct RowSums {
   float acc[D / 16][4] = {};

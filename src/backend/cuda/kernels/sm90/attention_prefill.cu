@@ -38,7 +38,7 @@ using namespace sm90;
 
 constexpr int kBlockPages = 4, kBlockTokens = kBlockPages * kPageTokens, kSpanBlocks = 8;
 constexpr int kGroups = kPrefillGroups, kGroupThreads = 128, kThreads = (kGroups + 1) * kGroupThreads;
-constexpr int kLoaderRegisters = 40, kComputeRegisters = 232;  // of 168 for each of kThreads
+constexpr int kLoaderRegisters = 40, kComputeRegisters = 232;  // each of kThreads begins with 168
 
 template <int D, bool kFp8>
 struct PrefillShared {
@@ -62,7 +62,7 @@ struct StagePosition {
 struct BlockRange {
   int from, to;  // blocks, inclusive
 };
-// Of `count` tokens from the tile's token `at` on.
+// The blocks that `count` tokens from the tile's token `at` on attend to.
 __device__ inline BlockRange blocks_of(const Attention& p, const RowTile& tile, int at, int count) {
   const int first = tile.position + at, last = first + count - 1;
   return {p.window > 0 ? max(0, first - p.window + 1) / kBlockTokens : 0,
@@ -317,7 +317,7 @@ __device__ void compute_blocks(PrefillShared<D, kFp8>& s, const Attention& p, co
   const auto release = [&](int i) {
     if (arrives(lane == 0)) mbarrier_arrive(s.empty + Ring(i - blocks.from).stage);
   };
-  // Whether every row attends to all of block i.
+  // True if every row attends to all of block i.
   const int lowest = tile.position + first_token, highest = lowest + count - 1;
   const auto whole = [&](int i) {
     return (i + 1) * kBlockTokens - 1 <= lowest && (p.window == 0 || i * kBlockTokens > highest - p.window);

@@ -9,7 +9,7 @@
 
 namespace moesaic::cuda::sm90 {
 
-// Whether the activations of up to 32 tokens fit shared memory. The kernel takes dense matrices but MXFP4.
+// True if the activations of up to 32 tokens fit shared memory. The kernel takes dense matrices but MXFP4.
 bool dense_decode_fits(int64_t cols, int tokens);
 
 // x: activations, dense.

@@ -10,16 +10,16 @@ inline constexpr bool kPrefetchesCode =
     kWarpArrivals == 1;                                 // and so reads what others write: not for racecheck
 inline constexpr int kSumStride = kWeightTileRows + 4;  // floats; neighbouring tokens in different banks
 
-// What the number of tokens decides. kTiles: tiles of 8 tokens.
+// Figures that the number of tokens decides. kTiles: tiles of 8 tokens.
 template <int kTiles>
 struct TokenConfig {
-  static constexpr int kGroups = 2, kGroupWarps = kTiles == 1 ? 8 : 4;  // that multiply
+  static constexpr int kGroups = 2, kGroupWarps = kTiles == 1 ? 8 : 4;  // multiplying warps
   static constexpr int kWarps = kGroups * kGroupWarps, kMultipliers = 32 * kWarps;
   static constexpr int kRanks = kTiles < 4 ? 2 : 4;    // CTAs of a cluster
-  static constexpr int kBuffers = kTiles < 4 ? 2 : 1;  // of sums
+  static constexpr int kBuffers = kTiles < 4 ? 2 : 1;  // buffers of sums
   static constexpr int kFinishers = kTiles * kBuffers, kFinisher = kWarps, kCopier = kWarps + kFinishers,
                        kThreads = (kCopier + 1) * 32;
-  // Of shared memory. Two CTAs of a launch that starts early would share a multiprocessor while
+  // Bytes of shared memory. Two CTAs of a launch that starts early would share a multiprocessor while
   // others stay empty (up to four were seen): each takes more than half of one's memory. A block of the
   // attention has room beside it.
   static constexpr int kLeast = 112 * 1024, kMost = (kTiles == 1 ? 182 : kTiles == 2 ? 216 : 208) * 1024;
@@ -27,7 +27,7 @@ struct TokenConfig {
   static constexpr int kStages = kTiles == 1 ? 8 : kMostStages;
 };
 
-// What a CTA's ring holds at a time: so many blocks of the contraction, or twice as many halves of them.
+// One stage of a CTA's ring: so many blocks of the contraction, or twice as many halves of them.
 template <class Source>
 struct RingStage {
   static constexpr int kBlocks = 16384 / Source::kBlockBytes;
@@ -39,7 +39,7 @@ struct RingStage {
 // (MMA tiles) of the last ones where that evens out the clusters. If each cluster gets one whole tile and one
 // half, the half comes first: issuing its copies takes longer, and is done before the predecessor has ended.
 struct TileSchedule {
-  int stages;  // of a ring
+  int stages;  // stages of a ring
   int whole, tasks;
   int weight_tiles, first;  // the weight tile that comes first
   int halves;               // the first task that is a half: 0 or `whole`
@@ -76,7 +76,7 @@ struct KSlice {
 inline constexpr int kPartials = kTileTokens / 4;
 template <int kTiles>
 struct DenseShared {
-  uint64_t full[kMostStages], free[kMostStages];       // of the ring
+  uint64_t full[kMostStages], free[kMostStages];       // the ring's
   uint64_t summed[2], empty[2];                        // this CTA's parts of a task: all there; read
   uint64_t received[TokenConfig<kTiles>::kFinishers];  // the other CTAs' partial sums of a task
   uint64_t started;                                    // the predecessor has ended

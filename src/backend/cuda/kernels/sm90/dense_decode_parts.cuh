@@ -1,4 +1,4 @@
-// What the multiplying warps of dense_decode work with: activations in shared memory, a row of 16-bit numbers
+// Operands of dense_decode's multiplying warps: activations in shared memory, a row of 16-bit numbers
 // a token; a block of weights; sums.
 #pragma once
 
@@ -95,7 +95,7 @@ struct RowNorm {
   }
 };
 
-// What a lane has of a block in shared memory, or of its half m, which then stands as the first.
+// Reads a lane's part of a block in shared memory, or of its half m, which then stands as the first.
 template <bool kWhole, class Source>
 __device__ __forceinline__ void read(Source& w, uint32_t data, uint32_t scales, int m) {
 #pragma unroll

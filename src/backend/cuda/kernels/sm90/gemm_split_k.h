@@ -10,7 +10,7 @@
 
 namespace moesaic::cuda::sm90 {
 
-inline constexpr int kSplitKTokens = 16;  // of a work tile, at most
+inline constexpr int kSplitKTokens = 16;  // most tokens of a work tile
 
 // For few rows (split_k_routes()) the first product itself makes the list of work tiles, from the router's
 // logits, and writes all that Route names. made: an int that is 0 between products; null: the list is there

@@ -33,7 +33,7 @@ struct RoutedTiles {
   int32_t rows[kSmallPlanPairs];  // source rows of the permuted rows
   int count;
 };
-// What making them takes.
+// Scratch memory for making them.
 struct RoutingScratch {
   int32_t ids[kSmallPlanPairs], permuted_rows[kSmallPlanPairs];
   float weights[kSmallPlanPairs];
@@ -86,7 +86,7 @@ struct SlabPairRange {
   __device__ static int cost(const WorkTile& work_tile) {
     return tile_width(work_tile.count) + kSlabPairCost;
   }
-  // Of the work tiles up to this one.
+  // The cost of the work tiles up to this one.
   __device__ static int end_cost(const WorkTile& work_tile, int index) {
     return work_tile.start + index * kSlabPairCost + cost(work_tile);
   }
@@ -191,7 +191,7 @@ __device__ __forceinline__ void multiply(const SlabOperands& from, uint32_t at, 
 
 struct SplitKConsumer {
   uint32_t shared, sums;  // addresses; where this lane's sums go in the first buffer
-  SlabOperands operands;  // of the first slab pair
+  SlabOperands operands;  // the first slab pair's
   int third;
   bool first_lane;
   RingPlace<kSplitKStages> stage;

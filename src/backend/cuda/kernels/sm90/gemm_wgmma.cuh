@@ -247,9 +247,9 @@ __device__ __forceinline__ void contract(const WgmmaParams& p, const Plan& plan,
 // Where a warpgroup's sums stand.
 struct OutputTile {
   WorkTile work_tile;
-  int row;           // of the matrix, the warp's first of 16
-  int weight_tiles;  // of the matrix
-  float factor[2];   // of rows lane / 4 and + 8
+  int row;           // the warp's first of 16 rows, in the matrix
+  int weight_tiles;  // weight tiles of the matrix
+  float factor[2];   // for rows lane / 4 and + 8
   uint8_t* staging;
 };
 

@@ -10,7 +10,7 @@
 
 namespace moesaic::cuda::sm90 {
 
-inline constexpr int kWgmmaTokens = 128;  // of a work tile, at most
+inline constexpr int kWgmmaTokens = 128;  // most tokens of a work tile
 inline constexpr int kWgmmaStep = 64;     // columns of a swizzled row: 128 bytes
 inline constexpr int kMostSplit = 8;      // CTAs that share a tile, at most
 
@@ -27,7 +27,7 @@ struct ActivationTiles {
   int tokens = 0;
   int tile = 0;       // tokens of a work tile, at most
   int split = 1;      // CTAs of a cluster that take a part of the contraction each
-  SlabLayout layout;  // of the slabs; at most its sms CTAs run, also for dense matrices
+  SlabLayout layout;  // the slabs'; at most its sms CTAs run, also for dense matrices
 };
 // Chooses the tiles of a dense product's tokens, and how many CTAs share a tile.
 ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens);
@@ -43,7 +43,7 @@ struct WgmmaSwiGlu {
   uint8_t* out = nullptr;
   const float* gate_bias = nullptr;  // [experts, columns]
   const float* up_bias = nullptr;
-  int first = 0, columns = slabs::kHidden;  // of h, which these weights make: multiples of 32
+  int first = 0, columns = slabs::kHidden;  // the part of h that these weights make: multiples of 32
 };
 Status wgmma_experts(const uint8_t* fc1, const ActivationTiles& x, float factor, const WgmmaSwiGlu& out,
                      cudaStream_t stream);

@@ -24,15 +24,15 @@ inline constexpr int kWgmmaWarps = 4 * kGroups;
 inline constexpr int kWgmmaThreads = 128 * (kGroups + 1);
 // A tile that another one follows has at least so many stages: then fetching is ahead by one tile at most.
 inline constexpr int kFewestStages = 7;
-inline constexpr int kSharedLimit = 233472, kSharedReserved = 1024;  // of a multiprocessor; of each CTA
+inline constexpr int kSharedLimit = 233472, kSharedReserved = 1024;  // for a multiprocessor; for each CTA
 
 struct WgmmaParams {
   const uint8_t* weights;
   const uint8_t* scales;  // dense, of a byte: of a Matrix, as tops
   const uint8_t* tops;
   ActivationTiles x;
-  int row_tiles;     // of an expert
-  int weight_tiles;  // of 32 rows
+  int row_tiles;     // tiles of rows of an expert
+  int weight_tiles;  // 32 rows each
   int stages;        // along the contraction
   int split;         // dense: ActivationTiles::split
   float factor;
@@ -74,9 +74,9 @@ struct SlabWeights {
   static constexpr bool kBf16 = false, kGrouped = true;
   static constexpr int kBlocks = kBlocksPerWarp, kStageBytes = 2 * kWarpBytes;
   uint32_t words[2][6];
-  __half2 factors[2][3];  // of two blocks each
+  __half2 factors[2][3];  // two blocks each
 
-  struct Tops {  // what the scales of rows lane / 4 and + 8 are measured by
+  struct Tops {  // the reference of the scales of rows lane / 4 and + 8
     uint8_t top[2];
     __device__ float factor(int h) const { return __uint_as_float((top[h] - 1u) << 23); }
     __device__ uint32_t shifts(int h) const { return ((30u - top[h]) & 0xFFFFu) * 0x10001u; }
@@ -182,7 +182,7 @@ struct ByteWeights {
   static constexpr int kBlocks = 2, kHalfBlock = 512, kDataBytes = kBlocks * kHalfBlock;
   static constexpr int kScaleBytes = kBlocks * Codes::kScaleBytes, kStageBytes = kDataBytes + kScaleBytes;
   const uint8_t* at;
-  __half2 factors[kBlocks];  // of rows lane / 4 and + 8
+  __half2 factors[kBlocks];  // for rows lane / 4 and + 8
 
   using Tops = typename Codes::Tops;
   struct Source {

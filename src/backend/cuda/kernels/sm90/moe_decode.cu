@@ -283,8 +283,8 @@ __device__ __forceinline__ float next_fc2_value(MoeDecodeShared<C>& s, RingPlace
   release_stage(s, slot);
   return fc2_value(sum, bias, weight);
 }
-// What is added i-th: the order is that of the experts' ids, and the likeliest, which is the first of v, has
-// `below` before it.
+// Returns the value that is added i-th: the order is that of the experts' ids, and the likeliest, which is
+// the first of v, has `below` before it.
 template <class Values>
 __device__ __forceinline__ float by_id(const Values& v, int i, int below) {
   return i < below ? v((i + 1) % kTopK) : i == below ? v(0) : v(i);
@@ -300,7 +300,7 @@ struct OneSlabPairSums {
   float out = p.residual[at], out_tail = deal.has_tail() ? p.residual[tail_at] : 0.0f;
 
   __device__ __forceinline__ void run(MoeDecodeShared<C>& s, RingPlace<C::kStages>& slot, int below) {
-    float y[kTopK], y_tail[kTopK];  // of the experts
+    float y[kTopK], y_tail[kTopK];  // [expert]
 #pragma unroll
     for (int step = 0; step < kFc2Steps; ++step) {
       const bool tail = is_tail(step);
@@ -394,7 +394,8 @@ __device__ void init_shared(MoeDecodeShared<C>& s) {
   __syncthreads();
 }
 
-// Of a thread: a quarter of a multiprocessor has room for this many where it has five of the 17 warps.
+// Registers per thread: a quarter of a multiprocessor has room for this many where it has five of the 17
+// warps.
 constexpr int kMostRegisters = 96;
 template <class C>
 __global__ void __maxnreg__(kMostRegisters) moe_decode_kernel(const Params p) {

@@ -31,7 +31,7 @@ struct MoeDecode {
   int h_first = 0;
   int peers = 0;
   __half* peer_h[kMostRanks - 1] = {};
-  WordSender sender;  // of out
+  WordSender sender;  // sends out
   int* fault;  // becomes kGaveUp or kRankAway (kernels/common/gave_up.h) if CTAs waited too long; may be the
                // host's memory
 };

@@ -51,10 +51,10 @@ __device__ __forceinline__ void wait_for_rows(MoeDecodeShared<C>& s, const half*
   __syncwarp();
 }
 
-// Of the 6 blocks, this lane's column of B, lane / 4, has its token's values for every G-th (factor 1), and
-// zeros for the others (factor 0). It multiplies because the warps are bound by the pipe for logic and
-// selection, while the one for integer multiplication is free. The empty asm hides from the compiler that the
-// factors are 0 or 1.
+// Factors of a lane's column of B, lane / 4, for the 6 blocks: it has its token's values for every G-th
+// (factor 1), and zeros for the others (factor 0). It multiplies because the warps are bound by the pipe for
+// logic and selection, while the one for integer multiplication is free. The empty asm hides from the
+// compiler that the factors are 0 or 1.
 template <int G>
 struct Belongs {
   uint32_t factor[G];
@@ -269,7 +269,7 @@ __device__ void consume_one(MoeDecodeShared<C>& s, const Params& p, int warp) {
           cp_async_wait_group<0>();
           wait_for_own(e);
         }
-        if (a > 0 || C::kSms == 0) __syncwarp();  // of a rank, no slab pair need have come between
+        if (a > 0 || C::kSms == 0) __syncwarp();  // on a rank no slab pair need have come between
         load_columns(s, b, two, warp, 2, a | (a + 1) << 4);
         consume_slab_pair<C, 2>(s, b, warp, 2, slot);
       }

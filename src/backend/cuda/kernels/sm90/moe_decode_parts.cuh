@@ -38,9 +38,9 @@ static_assert(sizeof(Item) == 16, "read as one vector");
 template <int Tokens, int Stages, int InFlight, int Sms>
 struct Config {
   static constexpr int kSms = Sms;
-  static constexpr int kFc2Rows = Sms > 0 ? slab_layout(Sms).most_rows() : most_fc2_rows();  // of a CTA
-  static constexpr bool kOneSlabPair = Sms > 0 &&
-                                       slab_layout(Sms).fc2_slab_pairs == Sms;  // of FC2, and no CTA has more
+  static constexpr int kFc2Rows = Sms > 0 ? slab_layout(Sms).most_rows() : most_fc2_rows();  // in a CTA
+  static constexpr bool kOneSlabPair = Sms > 0 && slab_layout(Sms).fc2_slab_pairs
+                                                      == Sms;  // one of FC2 for each CTA, no more
   static constexpr int kTokens = Tokens, kStages = Stages, kInFlight = InFlight;
   static constexpr int kPairs = Tokens * kTopK;
   static constexpr int kColumns = Tokens * 2 < 8 ? Tokens * 2 : 8;

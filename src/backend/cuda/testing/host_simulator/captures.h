@@ -10,7 +10,7 @@
 namespace moesaic::cuda::on_host {
 
 struct Captures {
-  unsigned long long id = 0;  // of the capture that is under way, and of its graph; 0: none
+  unsigned long long id = 0;  // the capture in progress and its graph; 0: none
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::vector<std::pair<cudaHostFn_t, void*>> made;  // user objects
   std::map<unsigned long long, std::vector<size_t>> of_graph;

@@ -193,7 +193,7 @@ TEST_P(DealtSlabs, HaveOneOwnerEach) {
     EXPECT_EQ(most, layout.most_rows()) << sms;
   }
 }
-// Of one to eight ranks.
+// One to eight ranks.
 INSTANTIATE_TEST_SUITE_P(Slabs, DealtSlabs, testing::Values(360, 180, 120, 92, 88, 72, 48, 44),
                          testing::PrintToStringParamName());
 

@@ -24,7 +24,7 @@
 namespace moesaic::cuda {
 namespace {
 
-// Of 16-bit activations, K and V; it grows from draft to draft.
+// The error of 16-bit activations, K and V; it grows from draft to draft.
 constexpr double kTolerance = 0.05;
 constexpr int kHidden = 64, kVocab = 96, kPages = 16;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -516,14 +516,14 @@ TEST(CudaContinuations, MoveRowsOnAsTheHostWould) {
   }
 }
 
-// What is not finite ends its sequence's draft, and is in no page that others or later rows read.
+// A value that is not finite ends its sequence's draft, and is in no page that others or later rows read.
 TEST(CudaDraftFaults, StayInTheirSequence) {
   const Form form{.name = "flat", .input_norm = true};
   Pair pair(form, {}), sound(form, {});
   for (Pair* p : {&pair, &sound}) p->step({3, 3}, {0, 0});
   std::vector<float> bad(6 * kHidden, 1.0f);
   bad[0] = kNan;
-  EXPECT_TRUE(pair.cuda().tap(1, bad.data(), 1, {}).ok());  // of the first row alone
+  EXPECT_TRUE(pair.cuda().tap(1, bad.data(), 1, {}).ok());  // taps the first row alone
   for (const bool traced : {true, false}) {
     auto sequences = pair.take_all({2, 2});
     const auto got = Pair::draft(pair.cuda(), sequences, traced).tokens,

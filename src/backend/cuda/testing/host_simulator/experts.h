@@ -1,4 +1,4 @@
-// What the experts' tests share: experts and what they give.
+// Experts and their results for the experts' tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ enum Part { kGatePart, kUpPart, kDownPart, kParts };
 
 // Random experts, as they were stored and as a rank's slabs for a device of so many multiprocessors.
 struct Experts {
-  Range rows;  // of the rank: of each section
+  Range rows;  // the rank's, in each section
   SlabLayout layout;
   std::vector<uint8_t> codes[kParts], scales[kParts];
   std::vector<float> bias[kParts];  // representable in BF16
@@ -103,7 +103,7 @@ inline const Experts& experts(int sms = kFullSms) {
   return all.try_emplace(sms, sms).first->second;
 }
 
-// Of both products, the second from the first one's h, which is rounded to F16.
+// Errors of both products, the second from the first one's h, which is rounded to F16.
 struct Errors {
   Error fc1, fc2;
   // x, h: a token's, by column; y: its result.

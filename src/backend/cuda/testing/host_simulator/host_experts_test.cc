@@ -22,7 +22,7 @@ constexpr double kTolerance = 0.03;
 class Model {
  public:
   explicit Model(int host_layers, int stream_rows = ExpertPlacement::kNever, int hot = 0) {
-    on_host::captures().no_begin = true;  // what is launched runs at once
+    on_host::captures().no_begin = true;  // launches run at once
     auto made = create_cuda_backend({.threads = 2,
                                      .max_rows = kMaxRows,
                                      .tune = false,
@@ -176,7 +176,7 @@ TEST(HostExpertsOnCuda, HotOnesAreExchanged) {
   }
 }
 
-// What is measured at a load is told, and decides.
+// A load measures the break-even and reports it, and it decides.
 TEST(HostExpertsOnCuda, TheBreakEvenIsMeasured) {
   Model host(1, ExpertPlacement::kMeasured);
   EXPECT_NE(host.backend().caps().measured.find("tokens or more bring experts to the GPU"),

@@ -1,4 +1,4 @@
-// What the CUDA compiler knows by itself, for a host compiler; included before a kernel's own headers.
+// Names that the CUDA compiler knows by itself, for a host compiler; included before a kernel's own headers.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -36,7 +36,7 @@ struct DenseProblem {
     const auto count = static_cast<size_t>(c.rows * c.cols);
     std::normal_distribution<float> normal(0, 1 / std::sqrt(static_cast<float>(c.cols)));
     for (size_t i = 0; i < count; ++i) {
-      const float w = bf16(mx::encode_bf16(normal(rng)));  // of the same value in every type
+      const float w = bf16(mx::encode_bf16(normal(rng)));  // the same value in every type
       const uint16_t code = c.type == ElementType::kF16 ? mx::encode_f16(w) : mx::encode_bf16(w);
       const auto* bytes = reinterpret_cast<const uint8_t*>(&code);
       if (c.type == ElementType::kF32) bytes = reinterpret_cast<const uint8_t*>(&w);

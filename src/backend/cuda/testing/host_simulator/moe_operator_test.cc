@@ -82,7 +82,7 @@ struct Case {
   int tokens, experts, hidden, intermediate;
   ElementType type = ElementType::kBF16;
   bool from_logits = false;
-  int first = 0, count = 0;  // of the experts that are here; count 0: all
+  int first = 0, count = 0;  // the experts that are here; count 0: all
   float alpha = 1.702f, limit = 7, offset = 1;
   bool interleaved = true, ids64 = false;
   int top_k = 4;
@@ -148,7 +148,7 @@ struct Layer {
   }
 };
 
-// What goes in and comes out.
+// Inputs and outputs.
 struct Tokens {
   std::vector<uint16_t> x, out;
   std::vector<float> logits, weights;
@@ -361,7 +361,7 @@ INSTANTIATE_TEST_SUITE_P(
                              .checked = 4})),
     [](const auto& test) { return test.param.name; });
 
-// What would be hidden by SwiGLU's clamps is a row of NaN, and no other.
+// A fault that SwiGLU's clamps would hide makes a row of NaN, and no other.
 TEST(MoeOperator, MarksRowsThatItCannotCompute) {
   const Case c{.name = "", .tokens = 5, .experts = 4, .hidden = 64, .intermediate = 64};
   Layer layer(c);

@@ -1,4 +1,4 @@
-// What the tests of gemm_wgmma.cuh share.
+// Helpers for the tests of gemm_wgmma.cuh.
 #pragma once
 
 #include <gtest/gtest.h>

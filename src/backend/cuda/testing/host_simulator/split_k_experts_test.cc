@@ -14,7 +14,7 @@ void run(const SplitKParams& p) {
                                    [&] { gemm_split_k_kernel<kDown>(p); }));
 }
 
-// What goes in, and rooms for what comes out.
+// Inputs, and rooms for outputs.
 struct Rows {
   std::vector<__half> x, h;
   std::vector<float> y;

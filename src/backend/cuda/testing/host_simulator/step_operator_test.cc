@@ -16,7 +16,7 @@ constexpr int kLayers = 3, kMaxRows = 32;
 
 struct HostMemory {
   static void* allocate(size_t bytes) {
-    on_host::captures().no_begin = true;  // what is launched runs at once
+    on_host::captures().no_begin = true;  // launches run at once
     static std::vector<std::unique_ptr<std::byte[]>> all;
     return all.emplace_back(std::make_unique<std::byte[]>(bytes)).get();
   }
@@ -84,7 +84,7 @@ TEST(StepOperator, TakesWeightsFromTheDevicesMemory) {
 TEST(StepOperator, IsCapturedWithFewRowsOfASequence) {
   Both both(small_config(kLayers), kMaxRows);
   EXPECT_EQ(both.step({8, 8, 1}), 0);
-  on_host::captures().id = 7;  // what is launched runs at once all the same
+  on_host::captures().id = 7;  // launches run at once all the same
   EXPECT_EQ(both.run({9, 1}).message(), "step: a captured one has at most 32 rows, and 8 of a sequence");
   EXPECT_EQ(both.run({8, 1}).message(), "");
   on_host::captures().id = 0;

@@ -30,7 +30,7 @@ struct Meeting {
 struct Mbarrier {
   int64_t phase = 0;
   int count = 0, pending = 0;
-  int64_t bytes = 0;  // that are still to come
+  int64_t bytes = 0;  // bytes still to come
   void arrive() { --pending, turn(); }
   void expect(int64_t n) { bytes += n, arrive(); }
   void land(int64_t n) { bytes -= n, turn(); }
@@ -41,7 +41,7 @@ struct Mbarrier {
   }
 };
 
-// What a thread has handed over, in groups.
+// Values that a thread has handed over, in groups.
 template <class T>
 struct Later {
   std::vector<T> open;
@@ -79,7 +79,7 @@ class ThreadBlock {
   bool advance();
   bool done() const { return left_ == 0; }
 
-  // Of the thread that runs:
+  // The thread that runs:
   static ThreadBlock& mine() { return *running_; }
   int thread() const { return thread_; }
   int lane() const { return thread_ % 32; }
@@ -107,7 +107,7 @@ class ThreadBlock {
   const uint8_t* shared_of(int rank) const {
     return cluster_size_ == 1 || cluster_ + rank == this ? shared_ : cluster_[rank].memory_;
   }
-  // What the warp's threads bring, by lane, until the warp's next exchange but one.
+  // Values that the warp's threads bring, by lane, until the warp's next exchange but one.
   template <class T>
   class Brought;
   template <class T>

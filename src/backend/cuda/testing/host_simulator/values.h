@@ -1,4 +1,4 @@
-// What the stand-ins for tensor cores read.
+// Values that the stand-ins for tensor cores read.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace moesaic::cuda::on_host {
 
-// What 16 bits are worth, as BF16 or F16.
+// The value of each 16-bit code, as BF16 or F16.
 inline const float* values_of(bool bf16) {
   static const auto tables = [] {
     std::array<std::vector<float>, 2> all;

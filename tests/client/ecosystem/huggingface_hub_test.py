@@ -1,5 +1,7 @@
-"""The Hugging Face cache is one for both: what `moesaic pull` gets, huggingface_hub finds, and the other way round."""
+"""The Hugging Face cache is one for both: what `moesaic pull` gets, huggingface_hub and transformers find, and the
+other way round."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -54,6 +56,30 @@ class Cache(unittest.TestCase):
         self.assertEqual(len(self.fetched()), count)
         path = self.pull("o/gguf:F16")
         self.assertEqual(self.python("h.hf_hub_download('o/gguf', 'sub/m-F16.gguf', local_files_only=True)"), path)
+
+    def test_hf_lists_and_verifies_it(self):
+        commit = pathlib.Path(self.pull("o/n")).name
+        listed = self.run_(HF, "cache", "ls", "--revisions", "--no-truncate")
+        self.assertRegex(listed, rf"model/o/n +{commit} .*main")
+        self.assertIn("All checksums match", self.run_(HF, "cache", "verify", "o/n"))
+
+    def test_transformers_open_it_offline(self):
+        template = b"{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
+        self.hub.add("o/chat", {**FILES, "chat_template.jinja": template})
+        self.pull("o/chat")
+        self.env["HF_HUB_OFFLINE"] = "1"
+        count = len(self.hub.requests)
+        said = self.run_(sys.executable, "-c", """
+from transformers import AutoConfig, AutoTokenizer
+config, tokenizer = AutoConfig.from_pretrained("o/chat"), AutoTokenizer.from_pretrained("o/chat")
+ids = tokenizer.encode("What is 17 + 25?")
+print(config.model_type, tokenizer.decode(ids))
+print(tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False))
+print(ids)""").splitlines()
+        self.assertEqual(said[:2], ["gpt_oss What is 17 + 25?", "<|start|>user<|message|>hi<|end|>"])
+        ours = json.loads(self.run_(MOESAIC, "tokenize", "-m", "o/chat", "-p", "What is 17 + 25?", "-o", "json"))
+        self.assertEqual(ours["tokens"], json.loads(said[2]))
+        self.assertEqual(len(self.hub.requests), count)
 
     def test_pull_finds_what_it_got(self):
         self.run_(HF, "download", "o/n", "--exclude", "*/*")

@@ -128,6 +128,9 @@ std::optional<RepositoryName> repository_of_page(std::string_view page) {
     return plain_repository_name(repository +
                                  (folder ? ":" + std::string(rest.substr(1)) : std::string(rest)));
   }
+  for (const std::string_view other : {"/tree/", "/blob/", "/resolve/"}) {
+    if (page.find(other) != std::string_view::npos) return {};
+  }
   return plain_repository_name(page);
 }
 

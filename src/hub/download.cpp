@@ -126,6 +126,8 @@ class Download {
     constexpr std::chrono::milliseconds kAgain(300);
     const RemoteFile& file = *job.file;
     if (cache_.has(file, commit_)) return close(job);
+    const auto same = [&](const auto& other) { return other->lock && other->file->sum == file.sum; };
+    if (std::ranges::any_of(jobs_, same)) return {};  // this download gets its bytes under another name
     ASSIGN_OR_RETURN(job.lock, cache_.try_lock(file));
     if (!job.lock) {
       watch_.waiting("another program is getting " + file.path);
@@ -243,6 +245,8 @@ class Download {
   // True if an answer with bytes of the file has those that were asked for.
   bool check(Part& part) {
     const bool whole = part.exchange.range.empty();
+    part.fault = part.exchange.check_encoding();
+    if (!part.fault.ok()) return false;
     part.checked = part.job->located = true;
     if (part.exchange.status == kPartial) {
       if (is_range_of(part.exchange.header("content-range"), part.begin + part.got, part.job->file->size))

@@ -50,6 +50,11 @@ Result<HubOptions> hub_options() {
   while (o.endpoint.ends_with('/')) o.endpoint.pop_back();
   if (origin_of(o.endpoint).empty())
     return invalid("HF_ENDPOINT: '{}' is not a URL of http or https", o.endpoint);
+  // A password there would be shown in every message.
+  if (has_user(o.endpoint)) return invalid("HF_ENDPOINT: a user's name in it is not supported; use HF_TOKEN");
+  if (o.endpoint.find_first_of("?# ") != std::string::npos)
+    return invalid("HF_ENDPOINT: '{}' is not the address of a hub, which has no '?', '#' or space",
+                   o.endpoint);
   o.cache = model_places().hub;
   if (o.cache.empty())
     return invalid("there is no folder for the Hugging Face cache: set HF_HUB_CACHE or HOME");
@@ -74,5 +79,7 @@ std::string origin_of(const std::string& url) {
   const size_t end = std::min(small.size(), small.find_first_of("/?#", start));
   return end == start ? "" : small.substr(0, end);
 }
+
+bool has_user(const std::string& url) { return origin_of(url).find('@') != std::string::npos; }
 
 }  // namespace moesaic::hub

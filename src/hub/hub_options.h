@@ -23,5 +23,7 @@ Result<HubOptions> hub_options();
 // http or https, host and port of a URL, in small letters: what must be the same for a token to be sent.
 // Empty: it is neither.
 std::string origin_of(const std::string& url);
+// True if a user's name or password stands before the host.
+bool has_user(const std::string& url);
 
 }  // namespace moesaic::hub

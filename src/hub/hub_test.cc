@@ -35,6 +35,8 @@ TEST(Origins, AreWhatATokenMayGoTo) {
   EXPECT_EQ(origin_of("https://hub.co@evil/"), "https://hub.co@evil");
   for (const char* none : {"", "hub.co", "ftp://x", "https://", "http:///x", "file:///x"})
     EXPECT_EQ(origin_of(none), "") << none;
+  EXPECT_TRUE(has_user("https://me:secret@hub.co/x"));
+  EXPECT_FALSE(has_user("https://hub.co/me@x"));
 }
 
 TEST(Waits, AreWhatIsAskedForOrGrow) {
@@ -127,6 +129,7 @@ TEST(Redirects, AreFollowedWhereTheyMay) {
   EXPECT_FALSE(web->check_redirect("https://hub.co/a", "https://cdn.co/b", 11).ok());
   EXPECT_FALSE(web->check_redirect("https://hub.co/a", "http://cdn.co/b", 1).ok());
   EXPECT_FALSE(web->check_redirect("http://hub.co/a", "file:///etc/passwd", 1).ok());
+  EXPECT_FALSE(web->check_redirect("https://hub.co/a", "https://hub.co@cdn.co/b", 1).ok());
 }
 
 TEST(Lists, HaveABound) {

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "checkpoint/json.h"
 #include "checkpoint/model_places.h"
 #include "moesaic/version.h"
 
@@ -71,6 +72,13 @@ std::string certificates() {
 }  // namespace
 
 std::string Exchange::header(const std::string& name) const { return value_of(headers, name); }
+
+Status Exchange::check_encoding() const {
+  const std::string encoding = lower_case(header("content-encoding"));
+  if (encoding.empty() || encoding == "identity") return {};
+  return error(StatusCode::kUnsupported, "{}: it answers in the encoding '{}', which was not asked for",
+               origin_of(url), printable(encoding.substr(0, 40)));
+}
 
 void Exchange::Close::operator()(CURL* handle) const { libcurl().value()->easy_cleanup(handle); }
 void Exchange::CloseList::operator()(curl_slist* list) const { libcurl().value()->slist_free_all(list); }
@@ -193,6 +201,9 @@ Status Web::check_redirect(const std::string& from, const std::string& to, int h
   if (origin_of(to).empty())
     return error(StatusCode::kUnsupported, "{}: it redirects to '{}', which is no address of the web",
                  origin_of(from), to.substr(0, 120));
+  if (has_user(to))
+    return error(StatusCode::kUnsupported, "{}: it redirects to an address with a user's name",
+                 origin_of(from));
   if (from.starts_with("https://") && !lower_case(to).starts_with("https://"))
     return error(StatusCode::kUnsupported, "{}: it redirects to {}, which is not encrypted", origin_of(from),
                  origin_of(to));
@@ -229,6 +240,7 @@ Result<Answer> Web::once(const std::string& url, size_t most, const Watch& watch
     RETURN_IF_ERROR(check_redirect(exchange.url, exchange.redirect, hops + 1));
     exchange.url = exchange.redirect;
   }
+  RETURN_IF_ERROR(exchange.check_encoding());
   answer.headers = std::move(exchange.headers);
   return answer;
 }

@@ -33,6 +33,8 @@ struct Exchange {
   std::string redirect;                        // where the answer sends to, as a whole URL; or empty
 
   std::string header(const std::string& name) const;
+  // An error if the body is compressed, which none of these requests asks for.
+  Status check_encoding() const;
 
  private:
   friend class Web;

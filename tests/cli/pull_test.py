@@ -1,6 +1,7 @@
 """`moesaic pull` against a hub on this machine: what it takes, how it goes on, and whatever a hub may do wrong."""
 
 import email.utils
+import gzip
 import hashlib
 import json
 import os
@@ -87,6 +88,15 @@ class Pull(PullCase):
         self.assertNotIn("resolve", str(self.hub.requests[before:]))
         self.assertEqual([row["model"] for row in self.json("list", "-o", "json", env=self.env)][0], NAME)
 
+    def test_the_same_bytes_under_many_names(self):
+        files = {**model_files(), **{f"same/{i}.json" if i % 2 else f"same{i}.json": b"{}" for i in range(40)}, "copy.safetensors": noise(5000),
+                 "copy2.safetensors": noise(5000)}
+        self.hub.add(NAME, files)
+        done = self.moesaic("pull", NAME, env=self.env)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.check(pathlib.Path(done.stdout.strip()), {name: data for name, data in files.items() if "/" not in name})
+        self.assertEqual(len([path for _, _, path, _ in self.hub.seen("hub") if "same" in path]), 1)
+
     def test_a_new_version_keeps_what_is_the_same(self):
         files = model_files()
         first = self.hub.add(NAME, files)
@@ -131,7 +141,8 @@ class Pull(PullCase):
             shutil.rmtree(self.cache, ignore_errors=True)
             self.check(self.pull(name).parent, {"m-Q8_0.gguf": data})
         self.assertEqual(self.pull("https://huggingface.co/a/b/tree/main/F16", HF_ENDPOINT=self.hub.url + "/").name, "m-F16.gguf")
-        self.not_pulled("branch main", "https://huggingface.co/a/b/tree/other", status=2)
+        for page in ("tree/other", "resolve/refs%2Fpr%2F1/m-Q8_0.gguf", "blob/refs/pr/1/m-Q8_0.gguf"):
+            self.not_pulled("branch main", f"https://huggingface.co/a/b/{page}", status=2)
         self.not_pulled("no model of the hub", "https://example.com/a/b", status=2)
         self.hub.add(NAME, model_files())
         self.assertIn("OK!", self.ok("run", "-hf", f"https://huggingface.co/{NAME}", "-p", "hello", env=self.env))
@@ -406,6 +417,28 @@ class Hostile(PullCase):
                            ((416, {}, b""), "416"), ((451, {}, b""), "451")):
             self.hub.raw[path] = raw
             self.not_pulled(words, "a/b")
+
+    def test_answers_in_an_encoding(self):
+        files = model_files()
+        commit = self.hub.add(NAME, files).commit
+        body = gzip.compress(files["config.json"])
+        self.hub.raw[f"/{NAME}/resolve/{commit}/config.json"] = (200, {"Content_Encoding": "gzip"}, body)
+        self.not_pulled("answers in the encoding 'gzip'")
+        self.hub.raw[f"/{NAME}/resolve/{commit}/config.json"] = (200, {"Content_Encoding": "identity"}, files["config.json"])
+        self.check(self.pull(), files)
+        body = gzip.compress(json.dumps({"sha": commit}).encode())
+        self.hub.raw[f"/api/models/{NAME}/revision/main"] = (200, {"Content_Encoding": "br\x1b[2J"}, body)
+        self.not_pulled("answers in the encoding 'br[^\x1b]*'")
+
+    def test_users_in_addresses(self):
+        self.hub.add(NAME, model_files())
+        self.not_pulled("^moesaic: HF_ENDPOINT: a user's name in it is not supported; use HF_TOKEN\n$",
+                        HF_ENDPOINT=self.hub.url.replace("://", "://me:secret@"))
+        for tail in ("?x=1", "#x", "/a b"):
+            self.not_pulled("not the address of a hub", HF_ENDPOINT=self.hub.url + tail)
+        self.hub.raw[f"/api/models/{NAME}/revision/main"] = (302, {"Location": self.hub.cdn_url.replace("://", "://hub@")}, b"")
+        self.not_pulled("user's name", HF_TOKEN="hf_good")
+        self.assertEqual(self.hub.seen("cdn"), [])
 
     def test_headers_without_end(self):
         def headers(handler):

@@ -182,6 +182,8 @@ std::vector<Exchange*> Web::run(int milliseconds) {
         exchange.failure = exchange.header_bytes_ > kMostHeaders ? "its headers do not end"
                            : exchange.reason_[0] != 0            ? exchange.reason_
                                                                  : curl_->easy_strerror(code);
+      if (code == CURLE_PEER_FAILED_VERIFICATION)
+        exchange.failure += "; SSL_CERT_FILE names a file of other certificates to trust";
       curl_->multi_remove_handle(multi_.get(), handle);
       ended.push_back(&exchange);
     }

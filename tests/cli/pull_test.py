@@ -10,6 +10,7 @@ import re
 import resource
 import shutil
 import signal
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -21,7 +22,7 @@ import urllib.request
 from cli import FOLDER, MODEL, MOESAIC, TIMEOUT, Cli
 from local_hub import File, Hub
 
-NAMES = ("HF_", "HUGGING", "XDG_CACHE_HOME", "http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY")
+NAMES = ("HF_", "CURL_CA", "SSL_CERT", "REQUESTS_CA", "HUGGING", "XDG_CACHE_HOME", "http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY")
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(NAMES)}
 NAME = "openai/small"
 PART = 16 << 20  # bytes of a request
@@ -322,6 +323,24 @@ class Wire(PullCase):
             self.assertEqual(seen, [])
         proxy.server.shutdown()
         proxy.server.server_close()
+
+    @unittest.skipUnless(shutil.which("openssl"), "openssl makes the certificate")
+    def test_certificates(self):
+        key, certificate = self.home / "key", self.home / "certificate"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out",
+                        certificate, "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        for server in (self.hub.hub, self.hub.cdn):
+            server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        self.hub.url, self.hub.cdn_url = (url.replace("http:", "https:") for url in (self.hub.url, self.hub.cdn_url))
+        self.env["HF_ENDPOINT"] = self.hub.url
+        self.hub.add(NAME, model_files())
+        self.not_pulled(["certificate", "SSL_CERT_FILE names a file"])
+        self.not_pulled(str(self.home / "absent"), SSL_CERT_FILE=str(self.home / "absent"))
+        for name in ("CURL_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+            shutil.rmtree(self.cache, ignore_errors=True)
+            self.check(self.pull(**{name: str(certificate)}), model_files())
 
 
 class Hostile(PullCase):

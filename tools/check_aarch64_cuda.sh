@@ -8,11 +8,7 @@ cd "$(dirname "$0")/.." && . tools/check_lib.sh
 need aarch64-linux-gnu-g++ qemu-aarch64 nvcc
 tools/setup_aarch64.sh
 tools/setup_cuda_sbsa.sh
-cuda=$PWD/build/cuda-sbsa
-cmake --preset aarch64 -B build/aarch64-cuda -DMOESAIC_TESTS=OFF -DMOESAIC_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="${1:-80-virtual}" \
-  -DMOESAIC_NVCC="$cuda/bin/nvcc" -DCMAKE_CUDA_COMPILER="$cuda/bin/nvcc" -DCMAKE_CUDA_HOST_COMPILER=aarch64-linux-gnu-g++ \
-  -DCMAKE_CUDA_FLAGS="-target-dir sbsa-linux" -DCUDAToolkit_ROOT="$cuda" \
-  -DCMAKE_FIND_ROOT_PATH="$PWD/build/sysroot-aarch64;/usr/aarch64-linux-gnu;$cuda"
+configure_aarch64_cuda build/aarch64-cuda -DCMAKE_CUDA_ARCHITECTURES="${1:-80-virtual}"
 cmake --build build/aarch64-cuda -j "$jobs" --target moesaic
 moesaic() {
   qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu -E "LD_LIBRARY_PATH=$PWD/build/sysroot-aarch64/usr/lib/aarch64-linux-gnu" \

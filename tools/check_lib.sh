@@ -20,6 +20,16 @@ build() {
   cmake --preset "$preset" ${CI:+-DMOESAIC_PRECOMPILE=ON} && cmake --build "build/$preset" -j "$jobs" ${1:+--target "$@"}
 }
 
+# configure_aarch64_cuda FOLDER [OPTION...]: for 64-bit Arm with the CUDA backend, cross-compiled.
+configure_aarch64_cuda() {
+  local folder=$1 cuda=$PWD/build/cuda-sbsa
+  shift
+  cmake --preset aarch64 -B "$folder" -DMOESAIC_TESTS=OFF -DMOESAIC_CUDA=ON -DMOESAIC_NVCC="$cuda/bin/nvcc" \
+    -DCMAKE_CUDA_COMPILER="$cuda/bin/nvcc" -DCMAKE_CUDA_HOST_COMPILER=aarch64-linux-gnu-g++ \
+    -DCMAKE_CUDA_FLAGS="-target-dir sbsa-linux" -DCUDAToolkit_ROOT="$cuda" \
+    -DCMAKE_FIND_ROOT_PATH="$PWD/build/sysroot-aarch64;/usr/aarch64-linux-gnu;$cuda" "$@"
+}
+
 # Passes a ctest log on and repeats its summary as the last line.
 summary() { awk '{ print } /tests passed/ { last = $0 } END { print last }'; }
 

@@ -3,41 +3,15 @@
 # ordinary user in it asks the bundled model, the package goes again, and whatever it leaves behind is listed.
 #   tools/try_package.sh SUITE FILE.deb|FILE.tar.gz|FILE.whl [ARCHITECTURE]
 # SUITE is Debian's or Ubuntu's name (bookworm, noble). Another ARCHITECTURE (arm64) needs qemu-user-static's binfmt entry.
-# The clean roots stay in build/roots. Needs root; exit status 77: what it needs is not to be had here.
+# Needs root; exit status 77: what it needs is not to be had here.
 set -euo pipefail
-cd "$(dirname "$0")/.." && . tools/check_lib.sh
+cd "$(dirname "$0")/.." && . tools/check_lib.sh && . tools/clean_root.sh
 suite=$1 package=$(realpath "$2") architecture=${3:-$(dpkg --print-architecture)}
-clean=$PWD/build/roots/$suite-$architecture
 root=$PWD/build/roots/try-$$
 
-[ "$(id -u)" = 0 ] || skip "clean roots need root"
-need debootstrap unshare setpriv
+need setpriv
 
-mirror() {
-  case $suite in
-    jammy | noble | resolute) [ "$architecture" = amd64 ] && echo http://archive.ubuntu.com/ubuntu || echo http://ports.ubuntu.com/ubuntu-ports ;;
-    *) echo http://deb.debian.org/debian ;;
-  esac
-}
-
-# inside COMMAND...: in the root, with /proc and /dev of its own namespace and no variables of this machine.
-inside() {
-  unshare --mount --pid --fork sh -c 'mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && exec chroot "$0" env -i \
-    HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"' "$root" "$@"
-}
 as_user() { inside setpriv --reuid=12345 --regid=12345 --clear-groups env HOME=/home/someone "$@"; }
-
-make_clean_root() {
-  [ -e "$clean" ] && return
-  mkdir -p build/roots
-  rm -rf "$clean.part"
-  # Debian's debootstrap may know neither a newer Ubuntu nor its keys: these roots are for trying, nothing of them is published.
-  local script=/usr/share/debootstrap/scripts/$suite
-  if [ ! -e "$script" ]; then script=/usr/share/debootstrap/scripts/gutsy; fi
-  debootstrap --no-check-gpg --variant=minbase --arch="$architecture" --components=main,universe "$suite" "$clean.part" "$(mirror)" "$script" \
-    >build/roots/debootstrap.log 2>&1 || skip "no clean root of $suite for $architecture: $(tail -n 1 build/roots/debootstrap.log)"
-  mv "$clean.part" "$clean"
-}
 
 # Everything but what package managers keep of their own work.
 files() {
@@ -67,14 +41,11 @@ program() {
   esac
 }
 
-make_clean_root
-trap 'rm -rf --one-file-system "$root"' EXIT
-cp -a "$clean" "$root"
+clean_root
 mkdir -p "$root/home/someone" && chown 12345:12345 "$root/home/someone"
-cp /etc/resolv.conf "$root/etc/resolv.conf"
 cp "$package" "$root/tmp/" && chmod 644 "$root/tmp/${package##*/}"
-# A mirror may be older than its suite's promise. Certificates come with nearly every system, and stay when a package that recommends them goes.
-inside sh -c 'apt-get update -qq -o Acquire::Check-Valid-Until=false && apt-get install -y -qq ca-certificates' >build/roots/update.log 2>&1 || skip "the mirror of $suite does not answer: $(tail -n 1 build/roots/update.log)"
+# Certificates come with nearly every system, and stay when a package that recommends them goes.
+inside apt-get install -y -qq ca-certificates >build/roots/update.log 2>&1 || skip "the mirror of $suite does not answer: $(tail -n 1 build/roots/update.log)"
 if [ "${package##*.}" = whl ]; then inside apt-get install -y -qq python3-venv >/dev/null 2>&1; fi
 files >"$root/tmp/before"
 

@@ -76,6 +76,8 @@ ResponseFolder::~ResponseFolder() {
 
 Status ResponseFolder::read_all(size_t most_bytes, const Found& found) const {
   ASSIGN_OR_RETURN(const auto files, folder_.list(is_id, "stored responses"));
+  size_t ignored = 0;
+  std::string one;  // a file of them, and why
   for (const PrivateFolder::File& file : files) {
     Hash128 sum;
     std::string text;
@@ -90,11 +92,14 @@ Status ResponseFolder::read_all(size_t most_bytes, const Found& found) const {
     if (fault == nullptr) stored = stored_of(text);
     if (stored) {
       found(file.name, std::move(*stored));
-    } else {
-      notice(fmt::format("{}/{}: {}; it is ignored", folder_.path(), file.name,
-                         fault != nullptr ? fault : "another version wrote it"));
+    } else if (++ignored == 1) {
+      one = fmt::format("{}: {}", file.name, fault != nullptr ? fault : "another version wrote it");
     }
   }
+  // Where the key is lost that is all of them, at each start.
+  if (ignored > 0)
+    notice(fmt::format("{}/{}; it is ignored{}", folder_.path(), one,
+                       ignored == 1 ? "" : fmt::format(", as are {} others", ignored - 1)));
   return {};
 }
 

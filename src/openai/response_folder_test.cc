@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
+#include "base/log.h"
 #include "base/temporary_folder.h"
 #include "openai/response_store.h"
 
@@ -106,6 +108,22 @@ TEST_F(ResponseFolderTest, AnotherKeyFindsNothing) {
   start()->keep("resp_1", stored("me"));
   fs::remove(file("secret"));
   EXPECT_EQ(start()->size(), 0u);
+}
+
+// A lost key damages all files at once: they take one line, not one each.
+TEST_F(ResponseFolderTest, DamagedFilesTakeOneLine) {
+  {
+    auto store = start();
+    for (const char* id : {"resp_1", "resp_2", "resp_3"}) store->keep(id, stored("me"));
+  }
+  for (const char* id : {"resp_1", "resp_2", "resp_3"}) std::ofstream(file(id), std::ios::app) << "x";
+  set_notices(true);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(start()->size(), 0u);
+  const std::string lines = testing::internal::GetCapturedStderr();
+  set_notices(false);
+  EXPECT_EQ(std::ranges::count(lines, '\n'), 1) << lines;
+  EXPECT_NE(lines.find("its checksum is wrong; it is ignored, as are 2 others"), std::string::npos) << lines;
 }
 
 TEST_F(ResponseFolderTest, IsOfOneProcessAndOneUser) {

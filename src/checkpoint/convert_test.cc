@@ -85,6 +85,10 @@ TEST_F(ConvertFiles, AFolderHasWhatTransformersAsksFor) {
   EXPECT_EQ(tokenizer["tokenizer_class"], "PreTrainedTokenizerFast");
   EXPECT_EQ(Json::parse(get("made/generation_config.json"))["eos_token_id"], Json({3, 4, 5}));
   EXPECT_EQ(get("made/chat_template.jinja"), gpt_oss_chat_template());
+  // Without harmony's ends of a turn the configuration's own is the end.
+  put("source/tokenizer.json", R"({"model": {"vocab": {"a": 0, "b": 1}, "merges": []}, "added_tokens": []})");
+  ASSERT_TRUE(write_safetensors(open("source"), path("other"), {}).ok());
+  EXPECT_EQ(Json::parse(get("other/generation_config.json"))["eos_token_id"], Json({63}));
   // Files of the source go along as they are.
   put("source/generation_config.json", R"({"temperature": 0.5})");
   put("source/special_tokens_map.json", R"({"pad_token": "x"})");

@@ -242,6 +242,29 @@ TEST(SamplerForbidden, LogprobsStayTheModels) {
   expect_near(t.logprobs, logprobs_by_definition(logits, t.token, 5));
 }
 
+TEST(SamplerForbidden, ParametersAtTheEdgesOfTheirRanges) {
+  using P = SamplingParams;
+  for (const P& p : std::vector<P>{{.presence_penalty = 2},
+                                   {.frequency_penalty = -2},
+                                   {.repetition_penalty = 100},
+                                   {.top_logprobs = -1},
+                                   {.top_logprobs = kMostLogprobs},
+                                   {.prompt_logprobs = -1},
+                                   {.prompt_logprobs = kMostLogprobs},
+                                   {.max_tokens = 0}})
+    EXPECT_TRUE(validate(p, 100).ok()) << validate(p, 100).message();
+  for (const P& p : std::vector<P>{{.presence_penalty = 2.001},
+                                   {.frequency_penalty = -2.001},
+                                   {.repetition_penalty = 100.5},
+                                   {.top_logprobs = -2},
+                                   {.top_logprobs = kMostLogprobs + 1},
+                                   {.prompt_logprobs = -2},
+                                   {.prompt_logprobs = kMostLogprobs + 1},
+                                   {.penalty_window = -1},
+                                   {.max_tokens = -1}})
+    EXPECT_FALSE(validate(p, 100).ok());
+}
+
 TEST(SamplerForbidden, ParametersOutOfRange) {
   for (const SamplingParams& p : {SamplingParams{.min_tokens = -1}, SamplingParams{.allowed_tokens = {100}},
                                   SamplingParams{.bad_words = {{}}}, SamplingParams{.bad_words = {{1, -1}}}})

@@ -433,7 +433,8 @@ class Hostile(PullCase):
                            ((302, {"Location": "/x", "X-Repo-Commit": "b" * 40}, b""), "differ"),
                            ((302, {"Location": "/x", "X-Linked-Size": "7"}, b""), "differ"),
                            ((302, {"Location": "/x", "X-Linked-Etag": '"' + "b" * 64 + '"'}, b""), "differ"),
-                           ((416, {}, b""), "416"), ((451, {}, b""), "451")):
+                           ((416, {}, b""), "416"), ((451, {}, b""), "451"),
+                           ((200, {"ETag": '"' + "b" * 64 + '"'}, data), "differ")):
             self.hub.raw[path] = raw
             self.not_pulled(words, "a/b")
 

@@ -54,6 +54,17 @@ TEST(StepCosts, ARowMoreIsNotForNothing) {
   EXPECT_NEAR(c.seconds(33) - c.seconds(32), 1.25e-4, 1e-6);
   EXPECT_NEAR(c.seconds(34) - c.seconds(32), 2.5e-4, 1e-6);
   EXPECT_NEAR(c.seconds(50) - c.seconds(48), 2.5e-4, 1e-6);
+  const StepCosts curved = costs({{16, 2e-3}, {32, 4e-3}, {48, 8e-3}});
+  EXPECT_NEAR(curved.seconds(33) - curved.seconds(32), 6e-3 / 32, 1e-6);  // as between the sizes around it
+}
+
+TEST(StepCosts, ASizeStandsForTheMeanOfItsRows) {
+  StepCosts c;
+  for (int i = 0; i < 10; ++i) {
+    for (const auto& [rows, s] : {std::pair(8, 2e-3), {18, 3e-3}, {19, 3e-3}, {32, 6e-3}}) c.add(rows, s);
+  }
+  EXPECT_NEAR((c.seconds(18) + c.seconds(19)) / 2, 3e-3, 1e-6);
+  EXPECT_NEAR(c.seconds(19) - c.seconds(18), 4e-3 / 24, 1e-6);
 }
 
 TEST(StepCosts, OneBadMeasurementDoesNotRuleASizeOut) {

@@ -11,17 +11,11 @@ namespace moesaic::anthropic {
 namespace {
 
 using openai::Json;
+using text::member;
 using text::string_or;
 
 constexpr const char* kName = "messages";
 constexpr std::string_view kForTheService = "x-anthropic-billing-header:";
-
-const Json& member(const Json& object, const char* key) {
-  static const Json null;
-  if (!object.is_object()) return null;
-  const auto at = object.find(key);
-  return at == object.end() ? null : *at;
-}
 
 // Fails on what is no block, and on a block with a member that should be a string and is not.
 Status check_block(const Json& block) {

@@ -12,16 +12,10 @@ namespace moesaic::ollama {
 namespace {
 
 using openai::Json;
+using text::member;
 using text::string_or;
 
 constexpr const char* kName = "messages";
-
-const Json& member(const Json& object, const char* key) {
-  static const Json null;
-  if (!object.is_object()) return null;
-  const auto at = object.find(key);
-  return at == object.end() ? null : *at;
-}
 
 class MessageReader {
  public:

@@ -20,6 +20,7 @@
 namespace moesaic::openai {
 namespace {
 
+using text::member;
 using text::string_or;
 
 // Without meaning for the model: lists of tools that are elsewhere, questions to the user, marks, and what
@@ -40,12 +41,6 @@ constexpr std::string_view kCall = "_call", kOutput = "_call_output";
 template <size_t N>
 bool is_one_of(const std::array<std::string_view, N>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-const Json& member(const Json& object, const char* key) {
-  static const Json null;
-  const auto at = object.find(key);
-  return at == object.end() ? null : *at;
 }
 
 // A list of parts, with notes for what the model cannot read.

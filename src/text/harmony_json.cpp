@@ -11,15 +11,9 @@ namespace {
 
 using text::check_strings;
 using text::Media;
+using text::member;
 using text::OrderedJson;
 using text::string_or;
-
-const OrderedJson& member(const OrderedJson& object, const char* key) {
-  static const OrderedJson null;
-  if (!object.is_object()) return null;
-  const auto at = object.find(key);
-  return at == object.end() ? null : *at;
-}
 
 // The text of a part of a content; nothing where it has none.
 std::optional<std::string> part_text(const OrderedJson& part) {

@@ -41,12 +41,20 @@ JsonSchema json_schema(OrderedJson value);
 // Without spaces, numbers as Rust's serde_json writes them (1e20, where nlohmann's dump has 1e+20).
 std::string compact_json(const OrderedJson& value);
 
+// object[key], or null where it is absent and where object is no object.
+template <typename AnyJson>
+const AnyJson& member(const AnyJson& object, const char* key) {
+  static const AnyJson null;
+  if (!object.is_object()) return null;
+  const auto at = object.find(key);
+  return at == object.end() ? null : *at;
+}
+
 // object[key] where that is a string, a fallback otherwise, and where object is no object.
 template <typename AnyJson>
 std::string string_or(const AnyJson& object, const char* key, const std::string& fallback) {
-  if (!object.is_object()) return fallback;
-  const auto at = object.find(key);
-  return at != object.end() && at->is_string() ? at->template get<std::string>() : fallback;
+  const AnyJson& value = member(object, key);
+  return value.is_string() ? value.template get<std::string>() : fallback;
 }
 
 // Fails with the first of these members that is there and is neither a string nor null. So string_or() does

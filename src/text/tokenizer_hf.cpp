@@ -8,14 +8,7 @@ namespace moesaic {
 namespace {
 
 using text::Json;
-
-// A member of an object, or null.
-const Json& member(const Json& object, const char* key) {
-  static const Json null;
-  if (!object.is_object()) return null;
-  const auto at = object.find(key);
-  return at == object.end() ? null : *at;
-}
+using text::member;
 
 bool flag_or(const Json& object, const char* key, bool fallback) {
   const Json& value = member(object, key);

@@ -10,9 +10,8 @@
 //   splat_word  the 32 bits at p in every lane
 //   store_narrow  lanes in the range of narrower integers, stored as those
 //   widen_bytes, widen_halves  sixteen bytes or F16 to lanes
-//   e2m1_weights, low_nibbles, high_nibbles: sixteen E2M1 codes (0..15 in each byte) to twice their value
-//   plus
-//               kE2m1Offset
+//   e2m1_weights, low_nibbles, high_nibbles  sixteen E2M1 codes (0..15 in each byte) to twice their value
+//               plus kE2m1Offset
 //   dot4        acc[lane] += sum over i < 4 of w[4 * lane + i] * x[4 * lane + i]; x signed, |x| <= 127, w
 //               signed plus kWeightOffset, whose share is taken out by the task's bias
 //   dot2        acc[lane] += a[2 * lane] * b[0] + a[2 * lane + 1] * b[1], int16; load_pairs orders a as it
@@ -23,14 +22,12 @@
 //   kScoreHeads, kScoreHalves, kValueHeads, kValueGroups  heads, and groups of 16 keys or dimensions, whose
 //               accumulators stay in registers together (kernels_attend.h)
 //   kIntTokens, kFloatTokens, kBf16Tokens  tokens of a tile (kernels_gemm.h)
-//   kExpandTokens  from how many tokens on MXFP4 is expanded once instead of decoded with every tile, where
-//   it
+//   kExpandTokens  tokens from which on MXFP4 is expanded once instead of decoded with every tile, where it
 //               was not measured (tuning.h)
 // and may define
 //   MOESAIC_SHORT_SUMS  doubled E2M1 values are so small that a block's sums can stay in 16 bits, and then
-//   they
-//               may carry an offset: dot_bytes adds w[2 * lane] * x[2 * lane] + w[2 * lane + 1] * x[2 * lane
-//               + 1] modulo 2^16, w unsigned and at most 128; as_shorts, add_pairs
+//               may carry an offset: dot_bytes adds the products of w and x in each pair of bytes, modulo
+//               2^16, w unsigned and at most 128; as_shorts, add_pairs
 //   MOESAIC_DOT2_BF16  its own dot2_bf16
 #pragma once
 

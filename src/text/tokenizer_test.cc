@@ -164,7 +164,8 @@ TEST(Tokenizer, RefusesWhatItWouldNotReproduce) {
   EXPECT_NE(broken("/pre_tokenizer/pretokenizers/0/pattern/Regex", "(a").find("does not compile"),
             std::string::npos);
   EXPECT_NE(broken("/pre_tokenizer", nullptr).find("there is no pre_tokenizer"), std::string::npos);
-  EXPECT_NE(broken("/pre_tokenizer/pretokenizers", json::array()).find("no split pattern"), std::string::npos);
+  EXPECT_NE(broken("/pre_tokenizer/pretokenizers", json::array()).find("no split pattern"),
+            std::string::npos);
   json missing = small::tokenizer_json();
   missing["model"]["vocab"].erase("!");
   EXPECT_NE(load_status(missing).message().find("0x21"), std::string::npos);

@@ -82,7 +82,7 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command
       .add_option("--step-limit", step_limit,
                   "cuda: seconds after which a step that the GPU has not ended fails; 0: never")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(in_range(0.0, 1e6))
       ->capture_default_str()
       ->group(kRareOptions);
   command

@@ -48,7 +48,7 @@ void add_placement_options(CLI::App& c, Options& o) {
   c.add_option(
        "--gpu-memory", o.gpu_memory,
        "cuda: GiB that the model may take; 0: all that is free. The CPU computes experts that have no room")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(in_range(0.0, 1e6))
       ->capture_default_str()
       ->group(kDeviceOptions);
   c.add_option(

@@ -42,7 +42,8 @@ class Usage(Cli):
         for flag, value, words in (("--draft-tokens", "999999999", ["--draft-tokens", "from 1 to 16, or auto"]),
                                    ("--draft-tokens", "1.5", "from 1 to 16"), ("--seed", "9" * 30, "from 0 to 18446744073709551615"),
                                    ("--ctx", "x", "whole number from 0"), ("--temp", "warm", "--temp: 'warm' is not a number"),
-                                   ("-n", "9" * 12, "whole number, or is too large"), ("--kv-dtype", "x", "one of auto, bf16, fp8")):
+                                   ("-n", "9" * 12, "whole number, or is too large"), ("--kv-dtype", "x", "one of auto, bf16, fp8"),
+                                   ("--gpu-memory", "nan", "'nan' is not a number from 0 to 1000000"), ("--step-limit", "nan", "'nan' is not a number")):
             self.refused(2, words, "run", "-m", ABSENT, "-p", "hi", flag, value)
         self.refused(2, "not UTF-8", "run", "-m", ABSENT, "-p", "hi", "--stop", "\udcff")
 

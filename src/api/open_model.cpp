@@ -339,7 +339,7 @@ std::vector<std::string> describe(const ModelInfo& i) {
 
 Status load_weights(const Checkpoint& checkpoint, const KvDemand& cache, Backend& backend,
                     const LoadProgress& progress) {
-  if (const HostPlacement* placement = backend.host_placement(); placement != nullptr && !placement->placed())
+  if (const HostPlacement* placement = backend.host_placement(); placement == nullptr || !placement->placed())
     RETURN_IF_ERROR(place_experts(cache, checkpoint.config, checkpoint.weights, backend));
   RETURN_IF_ERROR(plan_memory(cache, checkpoint.config, checkpoint.weights, backend));
   Status loaded = backend.load(checkpoint.config, checkpoint.weights, progress);

@@ -128,6 +128,8 @@ struct BackendOptions {
   // cuda: bytes of the device's memory that a model may take, beside what CUDA itself does; 0: all that is
   // free.
   double gpu_memory = 0;
+  // cpu, and cuda's experts in host memory: Backend::hold_experts().
+  double held_experts = 1;
   // cuda, for tests: the most multiprocessors that kernels with one CTA on each use; 0: all.
   int max_sms = 0;
   std::string cpu_prefetch = "auto";  // auto (measured), none, or a hint and a distance: t0:1024
@@ -225,6 +227,11 @@ class Backend {
                                          const KvLayout& layout);
   // Bytes free for them now; infinite where the machine does not say.
   virtual double available_memory() const { return available_host_memory(); }
+
+  // Before load(): memory holds this part of each layer's experts, above 0, and a step reads the others from
+  // the model's file when it wants them. False: this backend holds all of its experts, and nothing changes.
+  virtual bool hold_experts(double /*share*/) { return false; }
+  virtual double held_experts() const { return 1; }
 
   // Repacks the weights into the backend's own order; afterwards the views are not read again. Fails with one
   // line for a tensor that holds a NaN scale, a non-finite value where the model needs a finite one, or for

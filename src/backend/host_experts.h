@@ -47,8 +47,15 @@ class HostExperts {
  public:
   virtual ~HostExperts() = default;
 
-  // Packs the experts of one more layer; the views are not read again afterwards. Returns what run() calls
-  // it. Fails with one line for a damaged tensor or for lack of memory. name: of the layer, for that.
+  // Before add(): memory holds this part of each layer's experts, and run() reads the others from the model's
+  // file, of which the layers that are added are views.
+  virtual void hold(double /*share*/, const ModelWeights& /*weights*/) {}
+  // As BackendCaps::measured, of experts that are read from the file; empty: none are.
+  virtual std::string reads() const { return {}; }
+
+  // Packs the experts of one more layer; the views are not read again afterwards, unless hold() said so.
+  // Returns what run() calls it. Fails with one line for a damaged tensor or for lack of memory. name: of the
+  // layer, for that.
   virtual Result<int> add(const LayerShape& shape, const LayerWeights& weights, const LayerAdapter& adapter,
                           const std::string& name) = 0;
   // Call it after the last layer. Takes working memory, and measures how weights are read best, if no earlier
@@ -58,7 +65,8 @@ class HostExperts {
   // error, and so is a lack of memory.
   virtual Status run(int layer, const RoutedRows& rows, float* out) = 0;
 
-  // The packed weights of a layer, which stay where they are; none if they are not MXFP4.
+  // The packed weights of a layer, which stay where they are; none if they are not MXFP4, or not all in
+  // memory.
   virtual std::optional<LayerPanels> panels(int layer) = 0;
   virtual double bytes() const = 0;      // the packed weights' size
   virtual double read_bandwidth() = 0;   // GB/s that decoding can read them with

@@ -1,6 +1,8 @@
 #include "backend/hot_experts.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 namespace moesaic {
 namespace {
@@ -32,14 +34,22 @@ void ExpertUse::age() {
   counted_.store(0, std::memory_order_relaxed);
 }
 
-HotExperts::HotExperts(int layers, int experts, int slots)
-    : layers_(layers),
-      experts_(experts),
+void ExpertUse::begin_with(std::span<const uint32_t> counts) {
+  for (size_t i = 0; i < counts_.size(); ++i) counts_[i].store(counts[i], std::memory_order_relaxed);
+}
+
+HotExperts::HotExperts(const ExpertUse& use, int slots)
+    : layers_(use.layers()),
+      experts_(use.experts()),
       slots_(slots),
-      slot_of_(static_cast<size_t>(layers) * static_cast<size_t>(experts), -1),
-      expert_in_(static_cast<size_t>(layers) * static_cast<size_t>(slots)) {
-  for (int layer = 0; layer < layers; ++layer) {
-    for (int slot = 0; slot < slots; ++slot) enter({.layer = layer, .slot = slot, .comes = slot});
+      slot_of_(static_cast<size_t>(layers_) * static_cast<size_t>(experts_), -1),
+      expert_in_(static_cast<size_t>(layers_) * static_cast<size_t>(slots)) {
+  std::vector<int> order(static_cast<size_t>(experts_));
+  for (int layer = 0; layer < layers_; ++layer) {
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, std::greater(), [&](int expert) { return use.of(layer, expert); });
+    for (int slot = 0; slot < slots; ++slot)
+      enter({.layer = layer, .slot = slot, .comes = order[static_cast<size_t>(slot)]});
   }
 }
 

@@ -25,6 +25,11 @@ class ExpertUse {
   uint32_t counted() const { return counted_.load(std::memory_order_relaxed); }  // since the last age()
   // Halves the counts: what was long ago weighs less. A choice that is counted meanwhile may be lost.
   void age();
+  std::vector<uint32_t> counts() const { return {counts_.begin(), counts_.end()}; }  // [layers, experts]
+  // Takes such counts over, of an earlier run, before anything is counted.
+  void begin_with(std::span<const uint32_t> counts);
+  int layers() const { return static_cast<int>(std::ssize(counts_)) / experts_; }
+  int experts() const { return experts_; }
 
  private:
   size_t at(int layer, int expert) const {
@@ -35,10 +40,11 @@ class ExpertUse {
   std::atomic<uint32_t> counted_{0};
 };
 
-// The places on the device, so many for each layer, and who is in them: at first the experts from 0 on.
+// The places on the device, so many for each layer, and who is in them: at first the experts that were chosen
+// most, and those with the lowest numbers of equal ones.
 class HotExperts {
  public:
-  HotExperts(int layers, int experts, int slots);
+  HotExperts(const ExpertUse& use, int slots);
 
   struct Exchange {
     int layer = 0, slot = 0, leaves = 0, comes = 0;  // leaves, comes: experts

@@ -21,7 +21,7 @@ TEST(ExpertUse, CountsAndAges) {
 
 TEST(HotExperts, TheMostChosenComesForTheLeastChosen) {
   ExpertUse use(2, 6);
-  HotExperts hot(2, 6, 2);
+  HotExperts hot(use, 2);
   EXPECT_EQ(hot.slot_of(1, 1), 1);
   EXPECT_EQ(hot.slot_of(1, 2), -1);
   EXPECT_FALSE(hot.choose(use).has_value());
@@ -44,7 +44,7 @@ TEST(HotExperts, TheMostChosenComesForTheLeastChosen) {
 
 TEST(HotExperts, StayWhereAnotherIsHardlyMoreWanted) {
   ExpertUse use(1, 3);
-  HotExperts hot(1, 3, 1);
+  HotExperts hot(use, 1);
   use.count(0, times(100, 0)), use.count(0, times(150, 1));
   EXPECT_FALSE(hot.choose(use).has_value());
   use.count(0, times(60, 1));
@@ -52,6 +52,19 @@ TEST(HotExperts, StayWhereAnotherIsHardlyMoreWanted) {
   ExpertUse few(1, 3);
   few.count(0, times(7, 2));
   EXPECT_FALSE(hot.choose(few).has_value());
+}
+
+TEST(HotExperts, BeginWithTheMostChosen) {
+  ExpertUse use(2, 5);
+  use.begin_with(std::vector<uint32_t>{0, 7, 2, 9, 7, 0, 0, 0, 0, 1});
+  EXPECT_EQ(use.counts(), (std::vector<uint32_t>{0, 7, 2, 9, 7, 0, 0, 0, 0, 1}));
+  EXPECT_EQ(use.counted(), 0u);
+  const HotExperts hot(use, 2);
+  EXPECT_EQ(hot.expert_in(0, 0), 3);
+  EXPECT_EQ(hot.expert_in(0, 1), 1);
+  EXPECT_EQ(hot.expert_in(1, 0), 4);
+  EXPECT_EQ(hot.expert_in(1, 1), 0);
+  EXPECT_EQ(hot.slot_of(0, 4), -1);
 }
 
 }  // namespace

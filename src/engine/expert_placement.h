@@ -9,8 +9,9 @@
 namespace moesaic {
 
 // Places experts as the backend was asked to (BackendOptions::experts): those of so many layers, or of as
-// many as do not fit on its device beside the rest and a cache of this demand. Backends without
-// host_placement() are left alone. Fails if the host has too little memory.
+// many as do not fit on its device beside the rest and a cache of this demand. Where the host's memory has no
+// room for all that are its own, it holds a part of them (Backend::hold_experts()). Fails if a device's host
+// has too little memory even for that; of other backends plan_memory() says so.
 Status place_experts(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                      Backend& backend);
 

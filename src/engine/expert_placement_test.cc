@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/idle_backend.h"
+#include "base/memory.h"
 
 namespace moesaic {
 namespace {
@@ -37,12 +38,16 @@ class PlacingDevice final : public IdleBackend, public HostPlacement {
   bool placed() const override { return placed_; }
   int host_layers() const override { return host_layers_; }
   std::vector<MemoryPart> host_memory(const ModelConfig&, const ModelWeights&) const override {
-    return {{kExpertsPart, host_layer_bytes * host_layers_}};
+    return {{kExpertsPart, host_layer_bytes * host_layers_ * held}};
   }
   std::string host_name() const override { return "toy"; }
   double host_read_bandwidth() override { return 1; }
 
-  double host_layer_bytes = 1e8;
+  bool hold_experts(double share) override { return holds && (held = share, true); }
+  double held_experts() const override { return held; }
+
+  double host_layer_bytes = 1e8, held = 1;
+  bool holds = false;
 
  private:
   double free_;
@@ -87,10 +92,61 @@ TEST(ExpertPlacement, TooLittleHostMemoryIsOneLine) {
   EXPECT_EQ(status.message().find('\n'), std::string::npos);
 }
 
+// Experts of 1 GB, and 100 MB beside them.
+class HoldingHost final : public IdleBackend {
+ public:
+  explicit HoldingHost(double free) : free_(free) {}
+  double kv_token_bytes(const ModelConfig&) const override { return 0; }
+  std::vector<MemoryPart> memory(const ModelConfig&, const ModelWeights&, const KvLayout&) override {
+    return {{kExpertsPart, 1e9 * held}, {kHeadPart, 1e8}};
+  }
+  double available_memory() const override { return free_; }
+  bool hold_experts(double share) override { return held = share, true; }
+  double held_experts() const override { return held; }
+  double held = 1;
+
+ private:
+  double free_;
+};
+
+ModelConfig with_experts() {
+  ModelConfig config = four_layers();
+  config.experts = 32, config.experts_per_token = 4;
+  return config;
+}
+
+double held(double free, const ModelWeights& weights = {}) {
+  HoldingHost host(free);
+  for (int again = 0; again < 2; ++again)
+    EXPECT_EQ(place_experts({.context = 32}, with_experts(), weights, host).message(), "");
+  return host.held;
+}
+
+TEST(ExpertPlacement, MemoryHoldsWhatFits) {
+  EXPECT_EQ(held(1.2e9), 1);
+  EXPECT_NEAR(held(1e9), 0.8, 1e-9);  // nine tenths of it, less what is beside them
+  EXPECT_NEAR(held(3e8), 0.17, 1e-9);
+  EXPECT_EQ(held(2.4e8), 1);  // less than a token chooses: plan_memory() says what is lacking
+  const ModelWeights converted{.convert_experts = [](int) { return ConvertedExperts(); }};
+  EXPECT_EQ(held(1e9, converted), 1);
+}
+
+TEST(ExpertPlacement, AHostHoldsAPartOfTheDevicesLayers) {
+  PlacingDevice device(1e9, {.host_layers = 2});
+  device.host_layer_bytes = 0.6 * available_host_memory(), device.holds = true;
+  ASSERT_EQ(place_experts({.context = 32}, with_experts(), {}, device).message(), "");
+  EXPECT_NEAR(device.held, 0.75, 0.1);
+  EXPECT_NE(placement_words(with_experts(), {}, device).find("a step reads the others from the model's file"),
+            std::string::npos);
+}
+
 TEST(ExpertPlacement, OtherBackendsHaveNone) {
   const auto cpu = create_backend("cpu", {.threads = 1, .experts = {.host_layers = 2}}).value();
-  EXPECT_TRUE(place_experts({.context = 32}, four_layers(), {}, *cpu).ok());
-  EXPECT_EQ(placement_words(four_layers(), {}, *cpu), "");
+  const ModelConfig config = with_experts();
+  ModelWeights weights;
+  weights.layers.resize(static_cast<size_t>(config.layers));
+  EXPECT_TRUE(place_experts({.context = 32}, config, weights, *cpu).ok());
+  EXPECT_EQ(placement_words(config, weights, *cpu), "");
 }
 
 TEST(ExpertPlacement, Words) {

@@ -18,7 +18,8 @@ BackendCaps CpuBackend::caps() const {
           .max_rows = options_.max_rows,
           .batch = kBatch,
           .rounding = options_.moe_path,
-          .reads = layers_.empty() ? "" : words_of(chosen_)};
+          .reads = layers_.empty() ? "" : words_of(chosen_),
+          .measured = file_reads_.words()};
 }
 
 DeviceInfo CpuBackend::device() const {

@@ -47,6 +47,13 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   }
   std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& whole,
                                  const KvLayout& layout) override;
+  // Ranks hold all of their parts.
+  bool hold_experts(double share) override {
+    if (!options_.rank.alone()) return false;
+    options_.held_experts = share;
+    return true;
+  }
+  double held_experts() const override { return options_.held_experts; }
   Status load(const ModelConfig& config, const ModelWeights& whole, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
   std::string kv_page_format() const override;
@@ -113,6 +120,7 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   std::vector<float> x_, normed_;  // [rows, hidden]: the residual stream
   std::vector<float> logits_;      // [logit rows, rows of head_], of a rank that does not give them
   Status fault_;
+  FileReads file_reads_;  // while it was loaded
   std::array<OpProfile, kOps> profile_;
   CpuDraftHead draft_head_{{kernels_, pool_, options_, config_, embed_.view, head_, chosen_, kv_layout_,
                             batch_, [this] { return !layers_.empty() && layers_[0].kv.pages > 0; }}};

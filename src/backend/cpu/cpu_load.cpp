@@ -18,7 +18,7 @@ std::vector<MemoryPart> CpuBackend::memory(const ModelConfig& config, const Mode
   const auto share = [&](Format from) {
     return bits_per_element(made_of(from, options_.dense)) / bits_per_element(from);
   };
-  std::vector<MemoryPart> parts = {{kExpertsPart, stored.experts},
+  std::vector<MemoryPart> parts = {{kExpertsPart, stored.experts * options_.held_experts},
                                    {kProjectionsPart, stored.projections * share(weights.layers[0].q.format)},
                                    {kHeadPart, stored.head * share(weights.head.format)},
                                    {kEmbeddingPart, stored.embedding},
@@ -45,16 +45,19 @@ Status CpuBackend::load(const ModelConfig& config, const ModelWeights& whole, co
   const auto release = [&](int layer) {
     if (weights.release) weights.release(layer);
   };
-  ReadAhead read_ahead(weights);
+  const ExpertSource source = source_of(weights, options_.held_experts);
+  std::optional<ReadAhead> read_ahead;
+  if (source.share >= 1) read_ahead.emplace(weights);
   ASSIGN_OR_RETURN(embed_, copy_table(weights.embed, tensor_name(kNoLayer, "embed"), pool_));
   release(-1);
-  const LayerLoader loader(kernels_, pool_, [&](const MatrixView&) { return options_.dense; });
+  const LayerLoader loader(
+      kernels_, pool_, [&](const MatrixView&) { return options_.dense; }, source);
   ASSIGN_OR_RETURN(head_, loader.pack({&weights.head}, "lm_head"));
   ASSIGN_OR_RETURN(final_norm_, read_vector(weights.final_norm, "final norm"));
   release(-1);
   RETURN_IF_ERROR(report(progress, 1, config.layers + 1));
   for (int i = 0; i < config.layers; ++i) {
-    read_ahead.packing(i);
+    if (read_ahead) read_ahead->packing(i);
     ASSIGN_OR_RETURN(const ReadableLayer layer, layer_of(weights, i));
     RETURN_IF_ERROR(loader.load(cut(layer_shape(config, i), share), layer.weights, adapter_of(weights, i),
                                 fmt::format("layer {}", i), layers_[i]));
@@ -63,6 +66,8 @@ Status CpuBackend::load(const ModelConfig& config, const ModelWeights& whole, co
   }
   const int64_t max_cols = std::max({config.hidden, config.intermediate, config.q_size()});
   RETURN_IF_ERROR(ops_.make_room(max_cols, !weights.adapters.empty()));
+  file_reads_ = {};
+  for (const Layer& layer : layers_) file_reads_.add(layer);
   chosen_ = choose_tuning();
   reset_profile();
   return {};

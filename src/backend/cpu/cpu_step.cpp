@@ -84,9 +84,10 @@ void CpuBackend::moe(int index) {
   const auto seen = [&](int row, std::span<const float> logits) {
     options_.router_trace(index, row, logits);
   };
-  ops_.mlp(layer, rows, normed_.data(), x_.data(),
-           options_.router_trace ? LayerOps::RouterSeen(seen) : nullptr);
-  op.bytes += layer.experts_bytes() * static_cast<double>(ops_.active_experts()) / config_.experts;
+  fault_ = ops_.mlp(layer, rows, normed_.data(), x_.data(),
+                    options_.router_trace ? LayerOps::RouterSeen(seen) : nullptr);
+  op.bytes += layer.experts_bytes() * static_cast<double>(ops_.active_experts()) /
+              static_cast<double>(layer.places());
   draft_head_.tap(index + 1, x_);
 }
 

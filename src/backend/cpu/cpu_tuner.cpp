@@ -24,7 +24,7 @@ DecodeProbe CpuBackend::make_probe() {
           ops_.workspaces(),
           std::move(layers),
           head_,
-          config_.experts,
+          static_cast<int>(layers_[0].places()),
           config_.experts_per_token,
           {act_of(Operand::kExpertInput, layers_[0].gate_up), act_of(Operand::kSwiglu, layers_[0].down)}};
 }

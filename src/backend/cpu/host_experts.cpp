@@ -34,6 +34,12 @@ class CpuHostExperts final : public HostExperts {
         asked_prefetch_(prefetch),
         pool_(plan_of(options), kSpinNs) {}
 
+  void hold(double share, const ModelWeights& weights) override { source_ = source_of(weights, share); }
+  std::string reads() const override {
+    FileReads reads;
+    for (const ExpertLayer& layer : layers_) reads.add(layer);
+    return reads.words();
+  }
   Result<int> add(const LayerShape& shape, const LayerWeights& weights, const LayerAdapter& adapter,
                   const std::string& name) override;
   Status ready() override;
@@ -56,12 +62,14 @@ class CpuHostExperts final : public HostExperts {
   Products products_{kernels_, pool_, chosen_, MoePath::kAuto};
   ExpertOps ops_{products_, {}};
   std::deque<ExpertLayer> layers_;
+  ExpertSource source_;
   std::vector<ReadPattern> read_patterns_;
 };
 
 Result<int> CpuHostExperts::add(const LayerShape& shape, const LayerWeights& weights,
                                 const LayerAdapter& adapter, const std::string& name) {
-  const LayerLoader loader(kernels_, pool_, [](const MatrixView&) { return std::nullopt; });
+  const LayerLoader loader(
+      kernels_, pool_, [](const MatrixView&) { return std::nullopt; }, source_);
   RETURN_IF_ERROR(loader.load_experts(shape, weights, adapter, name, layers_.emplace_back()));
   return static_cast<int>(std::ssize(layers_)) - 1;
 }
@@ -76,7 +84,7 @@ DecodeProbe CpuHostExperts::make_probe() {
           products_.workspaces,
           std::move(layers),
           first.gate_up,
-          first.shape.experts,
+          static_cast<int>(first.places()),
           first.shape.experts_per_token,
           {act_format(first.gate_up.format, kernels_), act_format(first.down.format, kernels_)}};
 }
@@ -110,12 +118,11 @@ Status CpuHostExperts::run(int index, const RoutedRows& routed, float* out) {
   try {
     pool_.for_each(routed.rows,
                    [&](int64_t row, int) { std::fill_n(out + row * shape.hidden, shape.hidden, 0.0f); });
-    ops_.run(layer, routed.rows, routed.normed, {.ids = ids, .weights = routed.weights}, out);
+    return ops_.run(layer, routed.rows, routed.normed, {.ids = ids, .weights = routed.weights}, out);
   } catch (const std::bad_alloc&) {
     return error(StatusCode::kOutOfMemory, "experts on the host: no memory for the activations of {} tokens",
                  routed.rows);
   }
-  return {};
 }
 
 ExpertPanels panels_of(const PackedMatrix& m) {
@@ -130,7 +137,8 @@ ExpertPanels panels_of(const PackedMatrix& m) {
 
 std::optional<LayerPanels> CpuHostExperts::panels(int index) {
   const ExpertLayer& layer = layers_[static_cast<size_t>(index)];
-  if (layer.gate_up.format != Format::kMxfp4 || layer.down.format != Format::kMxfp4) return std::nullopt;
+  if (layer.gate_up_pages || layer.gate_up.format != Format::kMxfp4 || layer.down.format != Format::kMxfp4)
+    return std::nullopt;
   return LayerPanels{panels_of(layer.gate_up), panels_of(layer.down)};
 }
 

@@ -168,6 +168,55 @@ TEST(HostExperts, OthersChoicesAreLeftOut) {
   }
 }
 
+// Experts that come from the file when they are wanted are the same bits, whichever are in memory: steps of
+// few rows, and of more experts than there are places.
+TEST(HostExperts, HeldInPartGiveTheSameBits) {
+  Layer first(8), second(9);
+  const ModelWeights weights{.intact = [] { return Status(); }};
+  const auto all = experts(2);
+  for (Layer* layer : {&first, &second}) ASSERT_TRUE(all->add(kShape, layer->weights(), {}, "layer").ok());
+  ASSERT_TRUE(all->ready().ok());
+  EXPECT_EQ(all->reads(), "");
+  for (const double share : {0.01, 0.67, 0.99}) {
+    const auto part = experts(2);
+    part->hold(share, weights);
+    for (Layer* layer : {&first, &second}) ASSERT_TRUE(part->add(kShape, layer->weights(), {}, "layer").ok());
+    ASSERT_EQ(part->ready().message(), "");
+    EXPECT_NEAR(part->bytes() / all->bytes(), share < 0.1 ? 3 / 6.0 : share < 0.7 ? 4 / 6.0 : 5 / 6.0, 1e-9);
+    EXPECT_NE(part->reads().find("from the model's file"), std::string::npos);
+    EXPECT_FALSE(part->panels(0).has_value());
+    for (const int rows : {1, 1, 2, 1, 40, 1, 3, 1, 7}) {
+      const Routed routed = route(first, rows);
+      std::vector<float> want(routed.normed.size()), got(routed.normed.size(), NAN);
+      for (const int layer : {0, 1}) {
+        ASSERT_TRUE(all->run(layer, routed.rows(), want.data()).ok());
+        ASSERT_EQ(part->run(layer, routed.rows(), got.data()).message(), "");
+        EXPECT_EQ(got, want) << share << " " << rows << " " << layer;
+      }
+    }
+  }
+}
+
+// The step that wants them fails, and so do all that want them later; others go on.
+TEST(HostExperts, AFileThatIsCutShortIsAnError) {
+  Layer layer(10);
+  bool whole = true;
+  const ModelWeights weights{
+      .intact = [&] { return whole ? Status() : Status(StatusCode::kIo, "the file was cut short"); }};
+  const auto host = experts(2);
+  host->hold(0.5, weights);
+  ASSERT_TRUE(host->add(kShape, layer.weights(), {}, "layer").ok());
+  ASSERT_TRUE(host->ready().ok());
+  whole = false;
+  Routed routed = route(layer, 1);
+  std::vector<float> out(routed.normed.size());
+  routed.ids = {0, 1, 2};  // in memory since the load
+  EXPECT_TRUE(host->run(0, routed.rows(), out.data()).ok());
+  routed.ids = {0, 1, 5};
+  for (int again = 0; again < 2; ++again)
+    EXPECT_EQ(host->run(0, routed.rows(), out.data()).message(), "the file was cut short");
+}
+
 TEST(HostExperts, AnIdOfNoExpertIsAnError) {
   Layer layer(4);
   const auto host = experts(1);

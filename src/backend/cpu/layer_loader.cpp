@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -66,6 +67,21 @@ Result<PackedMatrix> LayerLoader::pack_experts(const std::vector<const ExpertsVi
     }
   }
   return pack_panels(format, sections[0]->first.cols, panels, name, kernels_, pool_, sections[0]->count);
+}
+
+Result<PackedMatrix> LayerLoader::begin_pages(const LayerShape& shape, std::vector<ExpertsView> sections,
+                                              Format format, const std::string& name,
+                                              std::unique_ptr<ExpertPages>& pages) const {
+  const int places = source_.places(shape.experts, shape.experts_per_token);
+  int64_t panels = 0;  // panels of an expert
+  for (const ExpertsView& s : sections) panels += panels_of(s.first.rows);
+  const int64_t cols = sections[0].first.cols;
+  ASSIGN_OR_RETURN(PackedMatrix m, empty_panels(format, cols, places * panels, pool_, places));
+  pages = std::make_unique<ExpertPages>(std::move(sections), places, source_, name, kernels_, pool_);
+  std::vector<int32_t> first(static_cast<size_t>(places));
+  std::iota(first.begin(), first.end(), 0);
+  RETURN_IF_ERROR(pages->bring(m, first).status());
+  return m;
 }
 
 Status LayerLoader::load_vectors(const LayerWeights& w, const std::string& name, Layer& layer) const {
@@ -139,8 +155,15 @@ Status LayerLoader::load_experts(const LayerShape& shape, const LayerWeights& w,
                     down = name + (dense ? " down" : " down experts");
   if (dense && format_of(w.gate) != format_of(w.up))
     return invalid("{}: tensors of one projection differ in type; use --dense to convert them", gate_up);
-  ASSIGN_OR_RETURN(layer.gate_up, pack_experts({&w.gate, &w.up}, format_of(w.gate), gate_up));
-  ASSIGN_OR_RETURN(layer.down, pack_experts({&w.down}, format_of(w.down), down));
+  layer.gate_up_pages.reset(), layer.down_pages.reset();
+  if (!dense && source_.places(shape.experts, shape.experts_per_token) < shape.experts) {
+    ASSIGN_OR_RETURN(layer.gate_up,
+                     begin_pages(shape, {w.gate, w.up}, format_of(w.gate), gate_up, layer.gate_up_pages));
+    ASSIGN_OR_RETURN(layer.down, begin_pages(shape, {w.down}, format_of(w.down), down, layer.down_pages));
+  } else {
+    ASSIGN_OR_RETURN(layer.gate_up, pack_experts({&w.gate, &w.up}, format_of(w.gate), gate_up));
+    ASSIGN_OR_RETURN(layer.down, pack_experts({&w.down}, format_of(w.down), down));
+  }
   ASSIGN_OR_RETURN(layer.gate_up_adapter, pack(adapter.gate_up, true, name + " adapter"));
   ASSIGN_OR_RETURN(layer.down_adapter, pack(adapter.down, false, name + " adapter"));
   return {};

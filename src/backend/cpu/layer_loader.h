@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,8 +22,9 @@ class LayerLoader {
  public:
   // wanted(m): the format that a dense matrix is to have in memory, or nothing: as stored.
   using Wanted = std::function<std::optional<Format>(const MatrixView& m)>;
-  LayerLoader(const Kernels& kernels, ThreadPool& pool, Wanted wanted)
-      : kernels_(kernels), pool_(pool), wanted_(std::move(wanted)) {}
+  // source: of experts that are not all in memory.
+  LayerLoader(const Kernels& kernels, ThreadPool& pool, Wanted wanted, ExpertSource source = {})
+      : kernels_(kernels), pool_(pool), wanted_(std::move(wanted)), source_(std::move(source)) {}
 
   // Matrices one under the other.
   Result<PackedMatrix> pack(const std::vector<const MatrixView*>& sections, const std::string& name) const;
@@ -37,6 +39,9 @@ class LayerLoader {
  private:
   Result<PackedMatrix> pack_experts(const std::vector<const ExpertsView*>& sections, Format format,
                                     const std::string& name) const;
+  // As many of the experts as there are places for.
+  Result<PackedMatrix> begin_pages(const LayerShape& shape, std::vector<ExpertsView> sections, Format format,
+                                   const std::string& name, std::unique_ptr<ExpertPages>& pages) const;
   Status load_vectors(const LayerWeights& w, const std::string& name, Layer& layer) const;
   Status load_expert_biases(const LayerWeights& w, const std::string& name, ExpertLayer& layer) const;
   Result<PackedLowRank> pack(const LowRank& low, const std::string& name) const;
@@ -45,6 +50,7 @@ class LayerLoader {
   const Kernels& kernels_;
   ThreadPool& pool_;
   Wanted wanted_;
+  ExpertSource source_;
 };
 
 // A vector's values, rows padded to whole panels; none where it has no data.

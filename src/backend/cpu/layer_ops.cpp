@@ -155,10 +155,10 @@ void LayerOps::route(const Layer& layer, int rows, const float* normed, const Ro
   });
 }
 
-void LayerOps::mlp(const Layer& layer, int rows, const float* normed, float* x, const RouterSeen& seen) {
-  if (layer.shape.experts == 0) return experts_.run_dense(layer, rows, normed, x);
+Status LayerOps::mlp(const Layer& layer, int rows, const float* normed, float* x, const RouterSeen& seen) {
+  if (layer.shape.experts == 0) return experts_.run_dense(layer, rows, normed, x), Status();
   route(layer, rows, normed, seen);
-  experts_.run(layer, rows, normed, {.ids = expert_ids_, .weights = expert_weights_.data()}, x);
+  return experts_.run(layer, rows, normed, {.ids = expert_ids_, .weights = expert_weights_.data()}, x);
 }
 
 }  // namespace moesaic::cpu

@@ -125,7 +125,7 @@ class LayerOpsForms : public testing::TestWithParam<Form> {
     ops.qkv(layer, rows, u.data());
     ops.attend(layer, attended);
     ops.project(layer, static_cast<int>(std::ssize(attended)), out.got.data());
-    ops.mlp(layer, static_cast<int>(std::ssize(attended)), normed.data(), out.got.data());
+    EXPECT_TRUE(ops.mlp(layer, static_cast<int>(std::ssize(attended)), normed.data(), out.got.data()).ok());
     return out;
   }
 };

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <span>
 
 #include "backend/cpu/gemm.h"
@@ -251,28 +252,35 @@ int64_t PackedMatrix::slot_by_node(int64_t pair) const {
   return sections * begin + section * share + at - begin;
 }
 
-Result<PackedMatrix> pack_panels(Format format, int64_t cols, std::vector<PanelSource> sources,
-                                 const std::string& name, const Kernels& kernels, ThreadPool& pool,
-                                 int64_t sections) {
+Result<PackedMatrix> empty_panels(Format format, int64_t cols, int64_t panels, ThreadPool& pool,
+                                  int64_t sections) {
   const PackTraits& traits = traits_of(format);
   PackedMatrix packed{.format = format,
                       .cols = cols,
-                      .panels = std::ssize(sources),
+                      .panels = panels,
                       .data_stride = kPair * (cols / traits.group_cols) * traits.group_bytes,
                       .scale_stride = kPair * (cols / mx::kBlock) * traits.scale_bytes,
                       .sections = sections};
-  if (packed.panels % kPair != 0) sources.push_back({sources.back().source, sources.back().source->rows});
   const int64_t pairs = packed.pairs() / sections;  // pairs of a section
   MOESAIC_CHECK(pairs * sections == packed.pairs());
   for (int node = 0; node <= pool.nodes(); ++node) packed.node_begins.push_back(pool.node_begin(pairs, node));
   ASSIGN_OR_RETURN(packed.data, Buffer::allocate(packed.pairs() * packed.data_stride));
   ASSIGN_OR_RETURN(packed.scales, Buffer::allocate(packed.pairs() * packed.scale_stride));
-  std::vector<std::vector<float>> staging(pool.threads(), std::vector<float>(cols));
+  return packed;
+}
+
+Status pack_sections(const PackedMatrix& packed, std::span<const int> to,
+                     std::span<const PanelSource> sources, const std::string& name, const Kernels& kernels,
+                     ThreadPool& pool) {
+  const PackTraits& traits = traits_of(packed.format);
+  const int64_t pairs = packed.pairs() / packed.sections;
+  MOESAIC_CHECK(std::ssize(sources) == std::ssize(to) * pairs * kPair);
+  std::vector<std::vector<float>> staging(pool.threads(), std::vector<float>(packed.cols));
   std::atomic<int> fault{0};
-  for_each_pair(pool, sections, pairs, {}, [&](int64_t section, int64_t at, int thread) {
-    const int64_t pair = section * pairs + at, slot = packed.slot(pair);
+  for_each_pair(pool, std::ssize(to), pairs, {}, [&](int64_t section, int64_t at, int thread) {
+    const int64_t slot = packed.slot(to[section] * pairs + at);
     for (int64_t panel = 0; panel < kPair; ++panel) {
-      const auto& [m, first] = sources[kPair * pair + panel];
+      const auto& [m, first] = sources[kPair * (section * pairs + at) + panel];
       const Fault f = traits.pack(
           {.m = *m,
            .first = first,
@@ -284,7 +292,17 @@ Result<PackedMatrix> pack_panels(Format format, int64_t cols, std::vector<PanelS
       if (f != Fault::kNone) fault.store(static_cast<int>(f), std::memory_order_relaxed);
     }
   });
-  RETURN_IF_ERROR(explain(static_cast<Fault>(fault.load()), name));
+  return explain(static_cast<Fault>(fault.load()), name);
+}
+
+Result<PackedMatrix> pack_panels(Format format, int64_t cols, std::vector<PanelSource> sources,
+                                 const std::string& name, const Kernels& kernels, ThreadPool& pool,
+                                 int64_t sections) {
+  ASSIGN_OR_RETURN(PackedMatrix packed, empty_panels(format, cols, std::ssize(sources), pool, sections));
+  if (packed.panels % kPair != 0) sources.push_back({sources.back().source, sources.back().source->rows});
+  std::vector<int> all(static_cast<size_t>(sections));
+  std::iota(all.begin(), all.end(), 0);
+  RETURN_IF_ERROR(pack_sections(packed, all, sources, name, kernels, pool));
   return packed;
 }
 

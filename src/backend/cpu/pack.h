@@ -2,6 +2,8 @@
 #pragma once
 
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -60,6 +62,14 @@ struct PanelSource {
 Result<PackedMatrix> pack_panels(Format format, int64_t cols, std::vector<PanelSource> sources,
                                  const std::string& name, const Kernels& kernels, ThreadPool& pool,
                                  int64_t sections = 1);
+
+// A matrix without values, and the packing of some of its sections: sources are the panels of one after the
+// other, which become the sections `to`.
+Result<PackedMatrix> empty_panels(Format format, int64_t cols, int64_t panels, ThreadPool& pool,
+                                  int64_t sections);
+Status pack_sections(const PackedMatrix& packed, std::span<const int> to,
+                     std::span<const PanelSource> sources, const std::string& name, const Kernels& kernels,
+                     ThreadPool& pool);
 
 // Sections in order.
 std::vector<PanelSource> stack(const std::vector<const MatrixView*>& sections);

@@ -11,12 +11,14 @@
 #include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/runtime/free_memory.h"
 #include "backend/cuda/weights/load.h"
+#include "backend/hot_counts.h"
 #include "base/error.h"
 
 namespace moesaic {
 namespace cuda {
 
 CudaBackend::~CudaBackend() {
+  keep_hot_counts();
   if (device_is_lost()) return;
   const DeviceGuard guard(options_.device);
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
@@ -118,6 +120,17 @@ Status CudaBackend::open() {
   return {};
 }
 
+namespace {
+
+// Those that are not empty.
+std::string joined(std::initializer_list<std::string> sentences) {
+  std::string all;
+  for (const std::string& s : sentences) all.append(all.empty() || s.empty() ? "" : "; ").append(s);
+  return all;
+}
+
+}  // namespace
+
 BackendCaps CudaBackend::caps() const {
   // On an H100 the 20b decodes 37,500 tokens a second at 512 sequences, 27,000 at 256 and 46,000 at 1,024.
   constexpr int kBatch = 512;
@@ -135,8 +148,8 @@ BackendCaps CudaBackend::caps() const {
               placed() ? host_layers() > 0 : options_.experts.automatic || options_.experts.host_layers != 0,
           .rounding = options_.moe_path,
           .peak_flops = peak_flops_,
-          .measured = measured_stream_.empty() || measured_.empty() ? measured_ + measured_stream_
-                                                                    : measured_ + "; " + measured_stream_};
+          .measured = joined({measured_, measured_stream_, hot_begin_,
+                              host_.experts() != nullptr ? host_.experts()->reads() : std::string()})};
 }
 
 namespace {
@@ -175,7 +188,7 @@ std::vector<MemoryPart> CudaBackend::host_memory(const ModelConfig& config,
   if (host_layers() == 0) return {};
   double bytes = 0;
   for (int layer = config.layers - host_layers(); layer < config.layers; ++layer)
-    bytes += host_expert_bytes(weights.layers[layer]);
+    bytes += host_expert_bytes(weights.layers[layer]) * options_.held_experts;
   const bool locked = may_stream(weights, options_, host_layers()) ||
                       hot_experts(config, weights, options_, host_layers()) > 0;
   return {{locked ? kLockedExpertsPart : kExpertsPart, bytes},
@@ -197,9 +210,18 @@ void CudaBackend::place_as_asked(const ModelConfig& config, const ModelWeights& 
   }
 }
 
-Result<std::unique_ptr<HostExperts>> CudaBackend::make_host_experts() const {
+Result<std::unique_ptr<HostExperts>> CudaBackend::make_host_experts(const ModelWeights& weights) const {
   if (host_layers() == 0) return std::unique_ptr<HostExperts>();
-  return create_host_experts(options_);
+  ASSIGN_OR_RETURN(std::unique_ptr<HostExperts> experts, create_host_experts(options_));
+  experts->hold(options_.held_experts, weights);
+  return experts;
+}
+
+// Copies to the device need a layer's experts whole and in place.
+bool CudaBackend::hold_experts(double share) {
+  options_.held_experts = share;
+  if (share < 1) options_.experts.stream_rows = ExpertPlacement::kNever, options_.experts.hot = 0;
+  return true;
 }
 
 Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
@@ -207,20 +229,21 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
   draft_head_.unload();
+  keep_hot_counts();
   hot_.close();
   expert_stream_.close();
-  stream_rows_ = 0, measured_stream_.clear();
+  stream_rows_ = 0, measured_stream_.clear(), hot_begin_.clear();
   host_.close();
   model_ = {};
   place_as_asked(config, weights);
-  ASSIGN_OR_RETURN(std::unique_ptr<HostExperts> host, make_host_experts());
+  ASSIGN_OR_RETURN(std::unique_ptr<HostExperts> host, make_host_experts(weights));
   ASSIGN_OR_RETURN(model_,
                    load_model(config, weights, options_, progress, stream_, host_layers(), host.get()));
   RETURN_IF_ERROR(allocate(arena(config), "activations"));
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
   RETURN_IF_ERROR(ranks_.open(options_.rank, options_.device, fault_.as<int>()));
   RETURN_IF_ERROR(moe_.ready(config, options_.max_rows, fault_.as<int>(), ranks_));
-  if (host) RETURN_IF_ERROR(open_host(std::move(host)));
+  if (host) RETURN_IF_ERROR(open_host(std::move(host), weights));
   RETURN_IF_ERROR(find_ranks());
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
   *pinned_fault_.as<int>() = 0;
@@ -231,18 +254,31 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   return check(cudaStreamSynchronize(stream_), "activations");
 }
 
-Status CudaBackend::open_host(std::unique_ptr<HostExperts> experts) {
+Status CudaBackend::open_host(std::unique_ptr<HostExperts> experts, const ModelWeights& weights) {
   const ModelConfig& c = model_.config;
   RETURN_IF_ERROR(experts->ready());
   RETURN_IF_ERROR(host_.open(std::move(experts), c, host_layers(), options_.max_rows, fault_.as<int>()));
   if (model_.stream.count + model_.hot_experts == 0) return {};
   RETURN_IF_ERROR(expert_stream_.open(model_, *host_.experts(), stream_));
-  if (model_.hot_experts > 0) RETURN_IF_ERROR(hot_.open(model_, expert_stream_, options_.max_rows, stream_));
+  if (model_.hot_experts > 0) RETURN_IF_ERROR(open_hot(weights));
   if (model_.stream.count == 0) return {};
   stream_rows_ = std::max(options_.experts.stream_rows, kLeastStreamRows);
   if (options_.experts.stream_rows != ExpertPlacement::kMeasured) return {};
   ASSIGN_OR_RETURN(stream_rows_, break_even());
   return {};
+}
+
+Status CudaBackend::open_hot(const ModelWeights& weights) {
+  hot_key_ = hot_counts_key(model_.config, weights);
+  const bool kept = read_hot_counts(options_.tuning_folder, hot_key_, host_.use());
+  hot_begin_ = kept ? "hot experts are at first those of the last run"
+                    : "hot experts are at first any: no counts are kept of this model";
+  return hot_.open(model_, expert_stream_, host_.use(), options_.max_rows, stream_);
+}
+
+// Failing loses what the next run would begin with, and nothing else.
+void CudaBackend::keep_hot_counts() {
+  if (hot_.there()) static_cast<void>(write_hot_counts(options_.tuning_folder, hot_key_, host_.use()));
 }
 
 // The rows of a hand-over cross as well, there and back. Beyond kMost rows even slow PCIe is quicker than a

@@ -95,6 +95,9 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
 
   DraftHead* draft_head() override { return &draft_head_; }
 
+  // The share is of the host's layers. Below 1 none of their experts come to the device.
+  bool hold_experts(double share) override;
+  double held_experts() const override { return options_.held_experts; }
   HostPlacement* host_placement() override { return this; }
   const ExpertPlacement& asked() const override { return options_.experts; }
   void place(int host_layers) override { host_layers_ = host_layers; }
@@ -133,9 +136,11 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   Status check_streaming();
   Status find_ranks();
   void place_as_asked(const ModelConfig& config, const ModelWeights& weights);
-  Status open_host(std::unique_ptr<HostExperts> experts);
+  Status open_host(std::unique_ptr<HostExperts> experts, const ModelWeights& weights);
+  Status open_hot(const ModelWeights& weights);
+  void keep_hot_counts();
   Result<int> break_even();
-  Result<std::unique_ptr<HostExperts>> make_host_experts() const;
+  Result<std::unique_ptr<HostExperts>> make_host_experts(const ModelWeights& weights) const;
   Status abandoned(const Status& status);
   Status make_room();
   Status allocate_logits(size_t bytes);
@@ -179,7 +184,8 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   HotSlots hot_;
   int stream_rows_ = 0;  // a step of so many rows or more has host layers' experts here; 0: none has
   Moe moe_;
-  std::string measured_, measured_stream_;  // as BackendCaps::measured
+  std::string measured_, measured_stream_, hot_begin_;  // as BackendCaps::measured
+  std::string hot_key_;                                 // names the counts that are kept
   KvLayout kv_layout_;
 
   // The arena, for max_rows rows.

@@ -14,11 +14,12 @@ constexpr int kStepsApart = 2;
 
 }  // namespace
 
-Status HotSlots::open(const LoadedModel& model, ExpertStream& experts, int max_rows, cudaStream_t stream) {
+Status HotSlots::open(const LoadedModel& model, ExpertStream& experts, const ExpertUse& use, int max_rows,
+                      cudaStream_t stream) {
   close();
   const int layers = static_cast<int>(std::ssize(model.hot)), all = model.config.experts;
   model_ = &model, experts_ = &experts, stream_ = stream;
-  hot_.emplace(layers, all, model.hot_experts);
+  hot_.emplace(use, model.hot_experts);
   std::vector<int32_t> table, numbers(static_cast<size_t>(model.hot_experts));
   std::iota(numbers.begin(), numbers.end(), 0);
   for (int layer = 0; layer < layers; ++layer) {
@@ -40,8 +41,8 @@ Status HotSlots::open(const LoadedModel& model, ExpertStream& experts, int max_r
     RETURN_IF_ERROR(check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "event"));
   for (int layer = 0; layer < layers; ++layer) {
     for (int slot = 0; slot < model.hot_experts; ++slot)
-      RETURN_IF_ERROR(
-          experts_->bring_expert(layer, slot, model.hot[static_cast<size_t>(layer)], slot, there_));
+      RETURN_IF_ERROR(experts_->bring_expert(layer, hot_->expert_in(layer, slot),
+                                             model.hot[static_cast<size_t>(layer)], slot, there_));
   }
   return check(cudaEventSynchronize(there_), "moe");
 }

@@ -20,8 +20,9 @@ class HotSlots {
   HotSlots(const HotSlots&) = delete;
   HotSlots& operator=(const HotSlots&) = delete;
 
-  // model: with LoadedModel::hot. Fills the places. All of them outlive this.
-  Status open(const LoadedModel& model, ExpertStream& experts, int max_rows, cudaStream_t stream);
+  // model: with LoadedModel::hot. Fills the places by `use`. All but that outlive this.
+  Status open(const LoadedModel& model, ExpertStream& experts, const ExpertUse& use, int max_rows,
+              cudaStream_t stream);
   void close();
   bool there() const { return hot_.has_value(); }
 

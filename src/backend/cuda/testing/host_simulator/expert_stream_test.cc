@@ -141,7 +141,9 @@ TEST(HotSlots, HaveTheExpertsOfTheTable) {
   ExpertStream experts;
   ASSERT_TRUE(experts.open(model, *host, stream).ok());
   HotSlots hot;
-  ASSERT_TRUE(hot.open(model, experts, 8, stream).ok());
+  ExpertUse use(2, config.experts);
+  use.begin_with(std::vector<uint32_t>{0, 0, 3, 0, 5, 0, 1, 1, 0, 0, 0, 0});
+  ASSERT_TRUE(hot.open(model, experts, use, 8, stream).ok());
   const auto expect_right = [&](int layer) {
     const Layer &all = model.layers[0], &here = model.hot[static_cast<size_t>(layer)];
     int found = 0;
@@ -160,7 +162,8 @@ TEST(HotSlots, HaveTheExpertsOfTheTable) {
   };
   expect_right(0), expect_right(1);
   EXPECT_EQ(hot.slots(1)[1], 1);
-  ExpertUse use(2, config.experts);
+  EXPECT_EQ(hot.slots(0)[4], 0);
+  EXPECT_EQ(hot.slots(0)[2], 1);
   use.count(1, std::vector<int32_t>(50, 4)), use.count(1, std::vector<int32_t>(20, 0));
   for (int i = 0; i < 30; ++i) ASSERT_TRUE(hot.step(use).ok());
   EXPECT_EQ(hot.exchanges(), 1);

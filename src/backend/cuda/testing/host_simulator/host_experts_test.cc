@@ -8,6 +8,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/testing/host_simulator/captures.h"
 #include "backend/host_placement.h"
+#include "base/temporary_folder.h"
 #include "model/forward.h"
 #include "model/random_model.h"
 #include "model/small_config_test.h"
@@ -21,10 +22,12 @@ constexpr double kTolerance = 0.03;
 
 class Model {
  public:
-  explicit Model(int host_layers, int stream_rows = ExpertPlacement::kNever, int hot = 0) {
+  explicit Model(int host_layers, int stream_rows = ExpertPlacement::kNever, int hot = 0,
+                 const std::string& folder = {}) {
     on_host::captures().no_begin = true;  // launches run at once
     auto made = create_cuda_backend({.threads = 2,
                                      .max_rows = kMaxRows,
+                                     .tuning_folder = folder,
                                      .tune = false,
                                      .experts = {.stream_rows = stream_rows, .hot = hot},
                                      .gpu_memory = 1e18});
@@ -174,6 +177,46 @@ TEST(HostExpertsOnCuda, HotOnesAreExchanged) {
     ASSERT_EQ(host.status().message(), "");
     EXPECT_LT(distance(got, want), 2 * kTolerance) << i;  // the caches differ, too
   }
+}
+
+// Counts are kept when a model goes, and the next one begins with them.
+TEST(HostExpertsOnCuda, HotOnesAreThoseOfTheLastRun) {
+  const TemporaryFolder folder;
+  constexpr const char *kFresh = "no counts are kept", *kKept = "those of the last run";
+  Model first(2, ExpertPlacement::kNever, 2, folder.path());
+  EXPECT_NE(first.backend().caps().measured.find(kFresh), std::string::npos);
+  for (int i = 0; i < 4; ++i) first.step({1, 1});
+  first.load(2);
+  EXPECT_NE(first.backend().caps().measured.find(kKept), std::string::npos);
+  Model device(0), second(3, ExpertPlacement::kNever, 2, folder.path());
+  EXPECT_NE(second.backend().caps().measured.find(kKept), std::string::npos);
+  EXPECT_LT(distance(second.step({8, 4}), device.step({8, 4})), kTolerance);
+  EXPECT_EQ(device.backend().caps().measured, "");
+}
+
+// Where memory does not hold all of the host's experts, the others are read when they are wanted, and give
+// the same bits. Then nothing comes to the device, whatever was asked for.
+TEST(HostExpertsOnCuda, ThoseOfAFileGiveTheSameBits) {
+  const std::vector<std::vector<int>> steps = {{8}, {1}, {8, 7, 5}, {1, 1}, {1}, {3, 8, 1, 8}};
+  Model all(2);
+  Model part(2, 9, 3);
+  ASSERT_TRUE(part.backend().hold_experts(0.5));
+  part.load(2);
+  EXPECT_NE(part.backend().caps().measured.find("from the model's file"), std::string::npos);
+  for (const auto& rows : steps) {
+    EXPECT_EQ(part.step(rows), all.step(rows));
+    ASSERT_EQ(part.status().message(), "");
+  }
+}
+
+TEST(HostExpertsOnCuda, AdaptersAreRefused) {
+  const ModelConfig c = small_config(kLayers);
+  ModelWeights weights = make_random_model(c, {});
+  weights.adapters.resize(kLayers);
+  auto made =
+      create_cuda_backend({.threads = 1, .max_rows = kMaxRows, .tune = false, .experts = {.host_layers = 1}});
+  EXPECT_EQ(made.value()->load(c, weights, {}).message(),
+            "cuda: LoRA adapters need all experts on the GPU; use --experts gpu, or --device cpu");
 }
 
 // A load measures the break-even and reports it, and it decides.

@@ -1,0 +1,114 @@
+#include "backend/cpu/expert_pages.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/seconds.h"
+
+namespace moesaic::cpu {
+namespace {
+
+// Advice about the bytes of an expert in the file, by whole pages. None of it changes what they are.
+void advise(std::span<const std::byte> bytes, int advice) {
+  constexpr uintptr_t kPage = 4096, kRequest = 128 << 10;  // Linux forgets the rest of longer requests
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()), end = begin + bytes.size();
+  for (uintptr_t at = begin / kPage * kPage; at < end; at += kRequest)
+    madvise(reinterpret_cast<void*>(at), std::min(kRequest, end - at), advice);
+}
+
+void advise(const MatrixView& m, int advice) {
+  const auto bytes = [&](const std::byte* data, int64_t stride) {
+    return std::span(data, static_cast<size_t>(m.rows * stride));
+  };
+  if (m.row_stride > 0) advise(bytes(m.data, m.row_stride), advice);
+  if (m.scales != nullptr && m.scale_stride > 0) advise(bytes(m.scales, m.scale_stride), advice);
+}
+
+}  // namespace
+
+int ExpertSource::places(int experts, int top_k) const {
+  if (share >= 1) return experts;
+  return std::clamp(static_cast<int>(std::floor(share * experts)), std::min(top_k, experts), experts);
+}
+
+ExpertSource source_of(const ModelWeights& weights, double share) {
+  return {.share = share, .storage = weights.storage, .intact = weights.intact};
+}
+
+ExpertPages::ExpertPages(std::vector<ExpertsView> sections, int places, const ExpertSource& source,
+                         std::string name, const Kernels& kernels, ThreadPool& pool)
+    : sections_(std::move(sections)),
+      source_(source),
+      name_(std::move(name)),
+      kernels_(kernels),
+      pool_(pool),
+      place_of_(static_cast<size_t>(sections_[0].count), -1),
+      expert_in_(static_cast<size_t>(places), -1),
+      used_(static_cast<size_t>(places), 0) {}
+
+std::vector<int32_t> ExpertPages::ordered(std::span<const int32_t> experts) const {
+  std::vector<int32_t> order(experts.begin(), experts.end());
+  std::stable_partition(order.begin(), order.end(), [&](int32_t expert) { return place_of(expert) >= 0; });
+  return order;
+}
+
+// The place that was used least recently. Those that were used at `before` or later are not taken.
+int ExpertPages::take_place(uint64_t before) {
+  const auto place = std::ranges::min_element(used_) - used_.begin();
+  MOESAIC_CHECK(used_[static_cast<size_t>(place)] < before);
+  int& expert = expert_in_[static_cast<size_t>(place)];
+  if (expert >= 0) place_of_[static_cast<size_t>(expert)] = -1;
+  expert = -1;
+  return static_cast<int>(place);
+}
+
+Result<size_t> ExpertPages::bring(const PackedMatrix& m, std::span<const int32_t> wanted) {
+  wanted = wanted.first(std::min(wanted.size(), used_.size()));
+  const uint64_t now = ++clock_;
+  std::vector<int32_t> missing;
+  for (const int32_t expert : wanted) {
+    const int place = place_of(expert);
+    if (place < 0) missing.push_back(expert);
+    if (place >= 0) used_[static_cast<size_t>(place)] = now;
+  }
+  if (missing.empty()) return wanted.size();
+  std::vector<int> places;
+  for (size_t i = 0; i < missing.size(); ++i) {
+    places.push_back(take_place(now));
+    used_[static_cast<size_t>(places.back())] = now;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(pack(m, missing, places));
+  seconds_ += seconds_since(start);
+  for (size_t i = 0; i < missing.size(); ++i) {
+    place_of_[static_cast<size_t>(missing[i])] = places[i];
+    expert_in_[static_cast<size_t>(places[i])] = missing[i];
+  }
+  read_ += std::ssize(missing);
+  return wanted.size();
+}
+
+Status ExpertPages::pack(const PackedMatrix& m, std::span<const int32_t> experts,
+                         std::span<const int> places) {
+  std::vector<MatrixView> matrices;
+  for (const int32_t expert : experts) {
+    for (const ExpertsView& section : sections_) matrices.push_back(section.at(expert));
+  }
+  for (const MatrixView& matrix : matrices) advise(matrix, MADV_WILLNEED);
+  std::vector<PanelSource> panels;
+  for (size_t first = 0; first < matrices.size(); first += sections_.size()) {
+    for (int64_t row = 0; row < matrices[first].rows; row += kPanel) {
+      for (size_t s = 0; s < sections_.size(); ++s) panels.push_back({&matrices[first + s], row});
+    }
+  }
+  RETURN_IF_ERROR(pack_sections(m, places, panels, name_, kernels_, pool_));
+  // Where memory is short, these pages of the file are the first to go.
+  for (const MatrixView& matrix : matrices) advise(matrix, MADV_COLD);
+  return source_.intact ? source_.intact() : Status();
+}
+
+}  // namespace moesaic::cpu

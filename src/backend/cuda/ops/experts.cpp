@@ -87,18 +87,6 @@ Status gather_hidden(const LayerExperts& e, const void* part, int64_t stride, in
       stream);
 }
 
-Status gather_hidden_tiles(const LayerExperts& e, const sm90::ActivationTiles& h, const MoeScratch& scratch,
-                           cudaStream_t stream) {
-  if (e.ranks == nullptr) return {};
-  return e.ranks->gather_tiles({.whole = cast<uint8_t>(scratch.hidden_of),
-                                .cols = e.intermediate,
-                                .first = static_cast<int>(e.h_columns.first / kBlock),
-                                .count = static_cast<int>(e.h_columns.count / kBlock),
-                                .work_tiles = h.work_tiles,
-                                .work_tile_count = h.work_tile_count},
-                               stream);
-}
-
 Status run_gemm(const LayerExperts& e, const ExpertRows& rows, int tile, const MoeScratch& scratch,
                 cudaStream_t stream) {
   Activations x = permuted_activations(e, rows, tile, scratch);
@@ -141,14 +129,16 @@ Status run_wgmma(const LayerExperts& e, const ExpertRows& rows, int tile, const 
                           .tile = tile,
                           .layout = e.layout};
   RETURN_IF_ERROR(sm90::arrange(rows.x, scratch.source_rows, x, stream));
-  RETURN_IF_ERROR(sm90::wgmma_experts(e.fc1_slabs, x, 1.0f / rows.factor,
-                                      sm90::WgmmaSwiGlu{.out = static_cast<uint8_t*>(scratch.hidden),
-                                                        .gate_bias = e.gate_bias,
-                                                        .up_bias = e.up_bias,
-                                                        .first = static_cast<int>(e.h_columns.first),
-                                                        .columns = static_cast<int>(e.h_columns.count)},
-                                      stream));
-  RETURN_IF_ERROR(gather_hidden_tiles(e, x, scratch, stream));
+  sm90::WgmmaSwiGlu h{.out = static_cast<uint8_t*>(scratch.hidden),
+                      .gate_bias = e.gate_bias,
+                      .up_bias = e.up_bias,
+                      .first = static_cast<int>(e.h_columns.first),
+                      .columns = static_cast<int>(e.h_columns.count)};
+  for (int rank = 0; e.ranks != nullptr && rank < e.ranks->share().ranks; ++rank)
+    if (rank != e.ranks->share().rank)
+      h.peer_out[h.peers++] = static_cast<uint8_t*>(scratch.hidden_of.at[rank]);
+  RETURN_IF_ERROR(sm90::wgmma_experts(e.fc1_slabs, x, 1.0f / rows.factor, h, stream));
+  if (e.ranks != nullptr) RETURN_IF_ERROR(e.ranks->await_stores(stream));
   x.data = scratch.hidden;
   return sm90::wgmma_experts(e.fc2_slabs, x, 1.0f / sm90::kHScale, expert_out(e, scratch), stream);
 }

@@ -117,9 +117,8 @@ Status RankExchange::gather(Gather p, cudaStream_t stream) {
   return cuda::gather(links_, p, stream);
 }
 
-Status RankExchange::gather_tiles(GatherTiles p, cudaStream_t stream) {
-  p.index = index_++;
-  return cuda::gather_tiles(links_, p, stream);
+Status RankExchange::await_stores(cudaStream_t stream) {
+  return cuda::await_stores(links_, index_++, stream);
 }
 
 WordSender RankExchange::sender(int width) {

@@ -54,7 +54,8 @@ class RankExchange {
     return columns;
   }
   Status gather(Gather p, cudaStream_t stream);
-  Status gather_tiles(GatherTiles p, cudaStream_t stream);
+  // The last kernel has stored this rank's part into the others' matrices: waits for theirs.
+  Status await_stores(cudaStream_t stream);
   // The halves of an exchange of floats [rows, width], of which each rank has RankShare::rows(): for the
   // kernel that makes them, and behind it. At most kInboxWords.
   WordSender sender(int width);

@@ -11,6 +11,8 @@
 //          in flight a thread. Then each CTA says so (a fence, some us, and a flag), and CTA 0 waits until
 //          all CTAs of all ranks have (acquire). The kernel ends behind that, so its successor sees all
 //          words. Floor: bytes / NVLink's bandwidth in one direction.
+//          A kernel that makes the words may store them into the others' matrices itself: then one CTA says
+//          so for all of it, and waits (await_stores_kernel).
 //
 // Ordering Nobody overwrites what others may still read:
 //
@@ -165,40 +167,11 @@ __global__ void __launch_bounds__(kThreads) gather_many_kernel(const RankLinks l
   meet_ranks(links, static_cast<uint32_t>(*links.epoch + p.index));
 }
 
-// A warp takes 16 tokens' 64 columns of a work tile at a time: 128 bytes a token, in which chunk i of 16
-// bytes stands at i ^ token % 8, four of them a block of 32 columns.
-__global__ void __launch_bounds__(kThreads) gather_tiles_kernel(const RankLinks links, const GatherTiles p) {
-  constexpr int kTokens = 16, kMostTokens = 128;
+// Its predecessor's stores have ended, so that the one fence of meet_ranks() covers them.
+__global__ void __launch_bounds__(kThreads) await_stores_kernel(const RankLinks links, int index) {
   launch_dependents();
   wait_for_predecessor();
-  const int end = p.first + p.count, first_step = p.first / 2, steps = (end + 1) / 2 - first_step;
-  const int units = *p.work_tile_count * steps * (kMostTokens / kTokens), lane = threadIdx.x % 32;
-  for (int unit = (blockIdx.x * kThreads + threadIdx.x) / 32; unit < units;
-       unit += gridDim.x * kThreads / 32) {
-    const int in_tile = unit % (steps * (kMostTokens / kTokens));
-    const WorkTile work_tile = p.work_tiles[unit / (steps * (kMostTokens / kTokens))];
-    const int step = first_step + in_tile % steps, first_token = in_tile / steps * kTokens;
-    if (first_token >= work_tile.count) continue;
-    const int64_t tile = static_cast<int64_t>(work_tile.start) * p.cols * 2 +
-                         static_cast<int64_t>(step) * tile_width(work_tile.count) * 128;
-    uint4 v[kAtOnce];
-    int64_t at[kAtOnce];
-    bool mine[kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int i = lane + 32 * j, token = first_token + i / 8;
-      const int block = 2 * step + ((i % 8) ^ (token % 8)) / 4;
-      mine[j] = token < work_tile.count && block >= p.first && block < end;
-      at[j] = tile + token * 128 + i % 8 * 16;
-      if (mine[j]) v[j] = *reinterpret_cast<const uint4*>(p.whole.at[links.rank] + at[j]);
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      if (!mine[j]) continue;
-      each_peer(links, [&](int peer) { *reinterpret_cast<uint4*>(p.whole.at[peer] + at[j]) = v[j]; });
-    }
-  }
-  meet_ranks(links, static_cast<uint32_t>(*links.epoch + p.index));
+  meet_ranks(links, static_cast<uint32_t>(*links.epoch + index));
 }
 
 bool in_fours(const RankLinks& links, const Gather& p) {
@@ -226,8 +199,8 @@ Status receive(const RankLinks& links, const Receive& p, cudaStream_t stream) {
                 links, p);
 }
 
-Status gather_tiles(const RankLinks& links, const GatherTiles& p, cudaStream_t stream) {
-  return launch(gather_tiles_kernel, dim3(kGatherCtas), dim3(kThreads), 0, stream, links, p);
+Status await_stores(const RankLinks& links, int index, cudaStream_t stream) {
+  return launch(await_stores_kernel, dim3(1), dim3(kThreads), 0, stream, links, index);
 }
 
 }  // namespace moesaic::cuda

@@ -51,16 +51,8 @@ struct Receive {
 };
 Status receive(const RankLinks& links, const Receive& p, cudaStream_t stream);
 
-// Activations in the order of ActivationTiles (kernels/sm90/gemm_wgmma.h), of which this rank has written the
-// blocks of 32 columns [first, first + count).
-struct GatherTiles {
-  int index = 0;
-  OfRanks<uint8_t> whole;
-  int cols = 0;
-  int first = 0, count = 0;
-  const WorkTile* work_tiles = nullptr;
-  const int* work_tile_count = nullptr;
-};
-Status gather_tiles(const RankLinks& links, const GatherTiles& p, cudaStream_t stream);
+// The second half of an exchange whose kernel has stored this rank's part into all ranks' matrices: waits
+// until the others' kernels have, too.
+Status await_stores(const RankLinks& links, int index, cudaStream_t stream);
 
 }  // namespace moesaic::cuda

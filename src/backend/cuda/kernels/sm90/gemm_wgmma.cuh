@@ -383,12 +383,14 @@ __device__ __forceinline__ void finish_tile(const WgmmaSwiGlu& e, const OutputTi
   const int block = e.first / kBlock + at.row / 64, width = tile_width(at.work_tile.count),
             group = threadIdx.x / 128 + 1;
   warpgroup_barrier(group);
-  uint8_t* out = e.out + static_cast<int64_t>(at.work_tile.start) * (kHidden * 2) +
-                 static_cast<int64_t>(block / 2) * width * 128;
+  const int64_t tile = static_cast<int64_t>(at.work_tile.start) * (kHidden * 2) +
+                       static_cast<int64_t>(block / 2) * width * 128;
   for (int i = threadIdx.x % 128; i < at.work_tile.count * 4; i += 128) {
-    const int token = i / 4, at_chunk = chunk_place(block % 2 * 4 + i % 4, token);
-    *reinterpret_cast<uint4*>(out + token * 128 + at_chunk * 16) =
-        *reinterpret_cast<const uint4*>(at.staging + i * 16);
+    const int token = i / 4;
+    const int64_t place = tile + token * 128 + chunk_place(block % 2 * 4 + i % 4, token) * 16;
+    const uint4 chunk = *reinterpret_cast<const uint4*>(at.staging + i * 16);
+    *reinterpret_cast<uint4*>(e.out + place) = chunk;
+    for (int peer = 0; peer < e.peers; ++peer) *reinterpret_cast<uint4*>(e.peer_out[peer] + place) = chunk;
   }
   warpgroup_barrier(group);
 }

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/kernels/common/gemm.h"
 #include "backend/cuda/layout/slab_layout.h"
+#include "core/rank_share.h"
 
 namespace moesaic::cuda::sm90 {
 
@@ -38,9 +39,11 @@ inline size_t tile_tokens(size_t tokens, size_t ends) { return tokens + 15 * end
 Status arrange(const void* x, const int32_t* rows, const ActivationTiles& tiles, cudaStream_t stream);
 
 // The experts' first product and SwiGLU (alpha 1.702, limit 7), from slabs; out: the tiles of the second,
-// times kHScale.
+// times kHScale. Other ranks get the columns, too: each is to wait (await_stores() in gather.h).
 struct WgmmaSwiGlu {
   uint8_t* out = nullptr;
+  uint8_t* peer_out[kMostRanks - 1] = {};
+  int peers = 0;
   const float* gate_bias = nullptr;  // [experts, columns]
   const float* up_bias = nullptr;
   int first = 0, columns = slabs::kHidden;  // the part of h that these weights make: multiples of 32

@@ -266,38 +266,21 @@ TEST(Gather, WordsThatAKernelSends) {
   }
 }
 
-// Blocks of 32 columns, of which two share 128 bytes of a token: a rank may have one of them.
-TEST(Gather, TilesOfActivations) {
-  constexpr int kCols = 320, kRanks = 3;
-  const WorkTile tiles[] = {{0, 0, 5, 0}, {1, 5, 37, 8}, {2, 42, 128, 56}};
-  const int count = 3, tokens = 56 + 128;
-  const int first[kRanks + 1] = {0, 3, 7, 10};
+// Thread r of the kernel waits for rank r.
+TEST(Gather, AwaitsTheStoresOfAllRanks) {
+  constexpr int kRanks = 3;
   Exchanges all(kRanks, 1, 32);
-  std::vector<std::vector<uint8_t>> whole(kRanks, std::vector<uint8_t>(tokens * kCols * 2));
-  std::vector<uint8_t> expected(whole[0].size());
-  std::mt19937 rng(3);
-  for (const WorkTile& tile : tiles) {
-    for (int token = 0; token < tile.count; ++token) {
-      for (int chunk = 0; chunk < kCols / 8; ++chunk) {
-        const int at = tile.start * kCols * 2 + chunk / 8 * tile_width(tile.count) * 128 + token * 128 +
-                       (chunk % 8 ^ token % 8) * 16;
-        int owner = 0;
-        while (chunk / 4 >= first[owner + 1]) ++owner;
-        for (int i = 0; i < 16; ++i)
-          expected[at + i] = whole[owner][at + i] = static_cast<uint8_t>(rng() | 1);
-      }
-    }
-  }
-  all.run(2, [&](int rank) {
-    GatherTiles p{.cols = kCols,
-                  .first = first[rank],
-                  .count = first[rank + 1] - first[rank],
-                  .work_tiles = tiles,
-                  .work_tile_count = &count};
-    for (int r = 0; r < kRanks; ++r) p.whole.at[r] = whole[r].data();
-    gather_tiles_kernel(all.links(rank), p);
+  bool stored[kRanks] = {}, seen[kRanks][kRanks] = {};
+  all.run(1, [&](int rank) {
+    const auto thread = threadIdx.x;
+    if (thread == 0) stored[rank] = true;
+    await_stores_kernel(all.links(rank), 5);
+    if (thread < kRanks) seen[rank][thread] = stored[thread];
   });
-  for (int rank = 0; rank < kRanks; ++rank) EXPECT_EQ(whole[rank], expected) << rank;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(all.fault(rank), 0);
+    for (const bool there : seen[rank]) EXPECT_TRUE(there);
+  }
 }
 
 TEST(Gather, GivesUpWhereARankDoesNotCome) {
@@ -313,6 +296,10 @@ TEST(Gather, GivesUpWhereARankDoesNotCome) {
         1);
     EXPECT_EQ(all.fault(0), kRankAway) << few;
   }
+  Exchanges all(2, 2, 64);
+  all.run(
+      1, [&](int rank) { await_stores_kernel(all.links(rank), 0); }, 1);
+  EXPECT_EQ(all.fault(0), kRankAway);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <ostream>
 #include <random>
 
@@ -58,7 +59,8 @@ TEST_P(WgmmaExperts, MultiplyBySlabs) {
   const auto& [tile, work_tiles, blocks, sms] = GetParam();
   const int count = static_cast<int>(work_tiles.size()),
             tokens = work_tiles.back().first + work_tiles.back().count;
-  Placed x(work_tiles, &count, tile, sms), h(work_tiles, &count, tile, sms);
+  Placed x(work_tiles, &count, tile, sms), h(work_tiles, &count, tile, sms),
+      of_peer(work_tiles, &count, tile, sms);
   std::mt19937 rng(7);
   std::normal_distribution<float> normal;
   for (const WorkTile& work_tile : work_tiles) {
@@ -69,9 +71,12 @@ TEST_P(WgmmaExperts, MultiplyBySlabs) {
   }
   run_wgmma<SlabWeights<false>>(params_of(experts(sms).fc1, x.tiles, 2 * kHidden, 1.0f),
                                 WgmmaSwiGlu{.out = static_cast<uint8_t*>(h.tiles.data),
+                                            .peer_out = {static_cast<uint8_t*>(of_peer.tiles.data)},
+                                            .peers = 1,
                                             .gate_bias = experts().bias[kGatePart].data(),
                                             .up_bias = experts().bias[kUpPart].data()},
                                 blocks);
+  EXPECT_EQ(std::memcmp(h.values.data(), of_peer.values.data(), h.values.size() * sizeof(__half)), 0);
   std::vector<float> y(static_cast<size_t>(tokens) * kHidden);
   run_wgmma<SlabWeights<true>>(
       params_of(experts(sms).fc2, h.tiles, kHidden, 1.0f / kHScale),

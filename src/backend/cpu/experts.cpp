@@ -24,7 +24,8 @@ std::string FileReads::words() const {
   if (token_bytes == 0) return {};
   return fmt::format(
       "a token reads {:.2f} GB of experts from the model's file, which came with {:.2f} GB/s while it was "
-      "loaded: one request decodes with at most {:.2g} tok/s",
+      "loaded: one request decodes with some {:.2g} tok/s, more where the system still has the file in "
+      "memory",
       token_bytes / 1e9, bytes / seconds / 1e9, bytes / seconds / token_bytes);
 }
 

@@ -92,7 +92,7 @@ ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* dat
     return (ctas + layout.sms - 1) / layout.sms * (weights + cut.tile) / cut.split + (cut.split > 1 ? 20 : 0);
   };
   Cut best{128, 1};
-  for (const int tile : {128, 112, 64, 32}) {
+  for (const int tile : {192, 160, 128, 112, 64, 32}) {
     for (int split = 1; split <= kMostSplit; split *= 2) {
       const bool one_wave = (tokens + tile - 1) / tile * rows * split <= layout.sms;
       if (split > 1 && (!one_wave || stages < 4 * split)) break;

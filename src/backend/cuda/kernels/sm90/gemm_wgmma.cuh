@@ -2,7 +2,8 @@
 //
 // Maths    y[token, row] = factor * sum_k W[row, k] x[token, k], then the epilogue: Store (+ bias),
 //          SwiGLU into the second product's activations, or Qkv (bias, RoPE, append).
-// Shapes   work tile: 192 rows x up to 128 tokens of one expert (WorkTile), cols a multiple of 64. Weights:
+// Shapes   work tile: 192 rows x up to 128 tokens of one expert (WorkTile), or up to 192 of a dense product,
+//          cols a multiple of 64. Weights:
 //          slabs (slab_layout.h) or matrix.h's order, 16 rows a warp; activations: ActivationTiles
 //          (gemm_wgmma.h), swizzled.
 //
@@ -237,11 +238,10 @@ __device__ __forceinline__ void contract(const WgmmaParams& p, const Plan& plan,
                                          WeightStream<Weights, Plan>& stream, ActivationReader<Plan>& x,
                                          float (&sum)[kSums]) {
   const int sixteenths = tile_width(tokens) / 16;
-  if (!Weights::kGrouped || sixteenths == kSums / 8) {
-    contract_stages<false>(p, plan, tiles, sixteenths, stream, x, sum);
-  } else {
-    contract_stages<true>(p, plan, tiles, sixteenths, stream, x, sum);
+  if constexpr (Weights::kGrouped) {
+    if (sixteenths < kSums / 8) return contract_stages<true>(p, plan, tiles, sixteenths, stream, x, sum);
   }
+  contract_stages<false>(p, plan, tiles, sixteenths, stream, x, sum);
 }
 
 // Where a warpgroup's sums stand.
@@ -311,7 +311,7 @@ struct TokenEights {
 template <int kSums, class Epilogue>
 __device__ __forceinline__ void finish_dense_tile(const Epilogue& e, const OutputTile& at,
                                                   const float (&sum)[kSums]) {
-  constexpr int kEights = kSums % 16 == 0 ? 4 : 2;
+  constexpr int kEights = kSums <= 64 && kSums % 16 == 0 ? 4 : 2;  // fewer where sums leave few registers
 #pragma unroll
   for (int i = 0; i < kSums / 4; i += kEights) {
     if (8 * i >= at.work_tile.count) break;
@@ -473,6 +473,8 @@ Status launch_wgmma(const WgmmaParams& p, const Epilogue& e, cudaStream_t stream
   if (p.x.tile <= 64) return launch_wgmma<Weights, 64>(p, e, stream);
   if constexpr (!Weights::kGrouped) {
     if (p.x.tile <= 112) return launch_wgmma<Weights, 112>(p, e, stream);
+    if (p.x.tile > 160) return launch_wgmma<Weights, 192>(p, e, stream);
+    if (p.x.tile > 128) return launch_wgmma<Weights, 160>(p, e, stream);
   }
   return launch_wgmma<Weights, 128>(p, e, stream);
 }

@@ -11,7 +11,7 @@
 
 namespace moesaic::cuda::sm90 {
 
-inline constexpr int kWgmmaTokens = 128;  // most tokens of a work tile
+inline constexpr int kWgmmaTokens = 192;  // most tokens of a dense work tile; experts have 128
 inline constexpr int kWgmmaStep = 64;     // columns of a swizzled row: 128 bytes
 inline constexpr int kMostSplit = 8;      // CTAs that share a tile, at most
 

@@ -157,7 +157,8 @@ TEST_P(WgmmaDense, MultiplyByMxfp8) {
 }
 // A split that gives parts of different lengths, one that leaves a CTA without a stage or without tokens.
 INSTANTIATE_TEST_SUITE_P(ActivationTiles, WgmmaDense,
-                         testing::Values(Case{32, 1}, Case{64, 1}, Case{32, 2}, Case{64, 4}, Case{128, 8}),
+                         testing::Values(Case{32, 1}, Case{64, 1}, Case{32, 2}, Case{64, 4}, Case{128, 8},
+                                         Case{192, 1}),
                          [](const auto& test) {
                            return fmt::format("{}_split_{}", test.param.tile, test.param.split);
                          });

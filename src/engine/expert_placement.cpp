@@ -23,14 +23,15 @@ double experts_in(const std::vector<MemoryPart>& parts) {
 }
 
 // Where the parts do not fit: memory holds as much of the experts as does, and a step reads the others from
-// the file. False: that cannot be, or there is not even room for those of a token.
+// the file. False: there is no file, as of dummy weights, or they are converted at load, or there is not even
+// room for those of a token.
 bool hold_what_fits(const std::vector<MemoryPart>& parts, double free, const ModelConfig& config,
                     const ModelWeights& weights, Backend& backend) {
-  constexpr double kShare =
-      0.9;  // the part of free memory to take: the system keeps a part of the file in the rest
+  constexpr double kShare = 0.9;  // of free memory: in the rest the system keeps a part of the file
   const double held = experts_in(parts), all = held / backend.held_experts();
   const double share = (kShare * free - (bytes_of(parts) - held)) / all;
-  if (weights.convert_experts || config.experts == 0 || share * config.experts < config.experts_per_token)
+  if (!weights.intact || weights.convert_experts || config.experts == 0 ||
+      share * config.experts < config.experts_per_token)
     return false;
   return backend.hold_experts(std::min(1.0, share));
 }

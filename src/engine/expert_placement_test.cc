@@ -115,7 +115,9 @@ ModelConfig with_experts() {
   return config;
 }
 
-double held(double free, const ModelWeights& weights = {}) {
+const ModelWeights kOfAFile{.intact = [] { return Status(); }};
+
+double held(double free, const ModelWeights& weights = kOfAFile) {
   HoldingHost host(free);
   for (int again = 0; again < 2; ++again)
     EXPECT_EQ(place_experts({.context = 32}, with_experts(), weights, host).message(), "");
@@ -127,17 +129,20 @@ TEST(ExpertPlacement, MemoryHoldsWhatFits) {
   EXPECT_NEAR(held(1e9), 0.8, 1e-9);  // nine tenths of it, less what is beside them
   EXPECT_NEAR(held(3e8), 0.17, 1e-9);
   EXPECT_EQ(held(2.4e8), 1);  // less than a token chooses: plan_memory() says what is lacking
-  const ModelWeights converted{.convert_experts = [](int) { return ConvertedExperts(); }};
+  ModelWeights converted = kOfAFile;
+  converted.convert_experts = [](int) { return ConvertedExperts(); };
   EXPECT_EQ(held(1e9, converted), 1);
+  EXPECT_EQ(held(1e9, {}), 1);
 }
 
 TEST(ExpertPlacement, AHostHoldsAPartOfTheDevicesLayers) {
   PlacingDevice device(1e9, {.host_layers = 2});
   device.host_layer_bytes = 0.6 * available_host_memory(), device.holds = true;
-  ASSERT_EQ(place_experts({.context = 32}, with_experts(), {}, device).message(), "");
+  ASSERT_EQ(place_experts({.context = 32}, with_experts(), kOfAFile, device).message(), "");
   EXPECT_NEAR(device.held, 0.75, 0.1);
-  EXPECT_NE(placement_words(with_experts(), {}, device).find("a step reads the others from the model's file"),
-            std::string::npos);
+  EXPECT_NE(
+      placement_words(with_experts(), kOfAFile, device).find("a step reads the others from the model's file"),
+      std::string::npos);
 }
 
 TEST(ExpertPlacement, OtherBackendsHaveNone) {

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "base/error.h"
 #include "commands.h"
@@ -91,11 +92,12 @@ void print(const Report& r) {
   std::fflush(stdout);
 }
 
-// Different for each request, so that no prompt is another one's continuation.
-std::vector<std::string> make_prompts(int words, int count) {
+// Different for each request of each run, so that no prompt, nor its beginning, is in a server's prefix
+// cache.
+std::vector<std::string> make_prompts(int words, int count, uint32_t run) {
   std::vector<std::string> prompts(count);
   for (int i = 0; i < count; ++i) {
-    prompts[i] = fmt::format("{}.", i + 1);
+    prompts[i] = fmt::format("{}, {}.", run, i + 1);
     for (int w = 0; w < words; ++w) prompts[i] += fmt::format(" {}", (w * 7 + i) % 10);
   }
   return prompts;
@@ -139,18 +141,21 @@ Status run_bench_serve(BenchServeOptions o) {
     fmt::print("{:>8} {:>8} {:>6} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}\n", open ? "req/s" : "streams",
                "requests", "failed", "tok/s", "TTFT p50", "p99 ms", "ITL p50", "p99 ms", "max ms");
   int failed = 0;
+  std::random_device random;
+  uint32_t run = random();
   LoadResult alone;
   if (o.check) {
     LoadOptions one = o.load;
     one.rate = one.seconds = 0, one.streams = 1, one.requests = kCheckedPrompts;
-    one.prompts = make_prompts(o.prompt_words, kCheckedPrompts);
+    one.prompts = make_prompts(o.prompt_words, kCheckedPrompts, run);
     ASSIGN_OR_RETURN(alone, run_load(one));
   }
   for (const int streams : o.streams) {
     o.load.streams = streams;
     o.load.requests = o.requests > 0 ? o.requests : std::max(16, kRequestsPerStream * streams);
     const int distinct = o.load.seconds > 0 ? kPromptsOverTime : o.load.requests;
-    o.load.prompts = make_prompts(o.prompt_words, o.check ? kCheckedPrompts : distinct);
+    if (!o.check) run = random();
+    o.load.prompts = make_prompts(o.prompt_words, o.check ? kCheckedPrompts : distinct, run);
     ASSIGN_OR_RETURN(LoadResult result, run_load(o.load));
     if (o.check) compare(alone, result);
     const Report report = report_on(open ? o.load.rate : streams, result);

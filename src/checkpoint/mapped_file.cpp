@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/page_advice.h"
 
 namespace moesaic {
 namespace {
@@ -129,13 +130,7 @@ void MappedFile::evict(std::span<const std::byte> range) const {
   posix_fadvise(file_, range.data() - bytes_.data(), static_cast<off_t>(range.size()), POSIX_FADV_DONTNEED);
 }
 
-// Linux reads no more for one request than the disk takes at a time or reads ahead by itself, 128 KB at the
-// least: of a longer one it forgets the rest. Requests do not wait for the disk until its queue is full.
-void MappedFile::prefetch(std::span<const std::byte> range) const {
-  constexpr uintptr_t kPage = 4096, kRequest = 128 << 10;
-  const uintptr_t end = reinterpret_cast<uintptr_t>(range.data() + range.size());
-  for (uintptr_t at = reinterpret_cast<uintptr_t>(range.data()) / kPage * kPage; at < end; at += kRequest)
-    madvise(reinterpret_cast<void*>(at), std::min(kRequest, end - at), MADV_WILLNEED);
-}
+// Requests do not wait for the disk until its queue is full.
+void MappedFile::prefetch(std::span<const std::byte> range) const { advise_pages(range, MADV_WILLNEED); }
 
 }  // namespace moesaic

@@ -1,31 +1,23 @@
 #include "backend/cpu/expert_pages.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 
 #include "base/error.h"
+#include "base/page_advice.h"
 #include "base/seconds.h"
 
 namespace moesaic::cpu {
 namespace {
 
-// Advice about the bytes of an expert in the file, by whole pages. None of it changes what they are.
-void advise(std::span<const std::byte> bytes, int advice) {
-  constexpr uintptr_t kPage = 4096, kRequest = 128 << 10;  // Linux forgets the rest of longer requests
-  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()), end = begin + bytes.size();
-  for (uintptr_t at = begin / kPage * kPage; at < end; at += kRequest)
-    madvise(reinterpret_cast<void*>(at), std::min(kRequest, end - at), advice);
-}
-
+// Advice about an expert's matrix in the file. None of it changes the values.
 void advise(const MatrixView& m, int advice) {
-  const auto bytes = [&](const std::byte* data, int64_t stride) {
-    return std::span(data, static_cast<size_t>(m.rows * stride));
+  const auto advise_rows = [&](const std::byte* data, int64_t stride) {
+    advise_pages({data, static_cast<size_t>(m.rows * stride)}, advice);
   };
-  if (m.row_stride > 0) advise(bytes(m.data, m.row_stride), advice);
-  if (m.scales != nullptr && m.scale_stride > 0) advise(bytes(m.scales, m.scale_stride), advice);
+  if (m.row_stride > 0) advise_rows(m.data, m.row_stride);
+  if (m.scales != nullptr && m.scale_stride > 0) advise_rows(m.scales, m.scale_stride);
 }
 
 }  // namespace

@@ -48,10 +48,11 @@ std::vector<int32_t> ExpertPages::ordered(std::span<const int32_t> experts) cons
   return order;
 }
 
-// The place that was used least recently. Those that were used at `before` or later are not taken.
-int ExpertPages::take_place(uint64_t before) {
+// The place that was used least recently; it is used now. Those that were used now already are not taken.
+int ExpertPages::take_place() {
   const auto place = std::ranges::min_element(used_) - used_.begin();
-  MOESAIC_CHECK(used_[static_cast<size_t>(place)] < before);
+  MOESAIC_CHECK(used_[static_cast<size_t>(place)] < clock_);
+  used_[static_cast<size_t>(place)] = clock_;
   int& expert = expert_in_[static_cast<size_t>(place)];
   if (expert >= 0) place_of_[static_cast<size_t>(expert)] = -1;
   expert = -1;
@@ -60,19 +61,16 @@ int ExpertPages::take_place(uint64_t before) {
 
 Result<size_t> ExpertPages::bring(const PackedMatrix& m, std::span<const int32_t> wanted) {
   wanted = wanted.first(std::min(wanted.size(), used_.size()));
-  const uint64_t now = ++clock_;
+  ++clock_;
   std::vector<int32_t> missing;
   for (const int32_t expert : wanted) {
     const int place = place_of(expert);
     if (place < 0) missing.push_back(expert);
-    if (place >= 0) used_[static_cast<size_t>(place)] = now;
+    if (place >= 0) used_[static_cast<size_t>(place)] = clock_;
   }
   if (missing.empty()) return wanted.size();
   std::vector<int> places;
-  for (size_t i = 0; i < missing.size(); ++i) {
-    places.push_back(take_place(now));
-    used_[static_cast<size_t>(places.back())] = now;
-  }
+  for (size_t i = 0; i < missing.size(); ++i) places.push_back(take_place());
   const auto start = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(pack(m, missing, places));
   seconds_ += seconds_since(start);
@@ -91,14 +89,9 @@ Status ExpertPages::pack(const PackedMatrix& m, std::span<const int32_t> experts
     for (const ExpertsView& section : sections_) matrices.push_back(section.at(expert));
   }
   for (const MatrixView& matrix : matrices) advise(matrix, MADV_WILLNEED);
-  std::vector<PanelSource> panels;
-  for (size_t first = 0; first < matrices.size(); first += sections_.size()) {
-    for (int64_t row = 0; row < matrices[first].rows; row += kPanel) {
-      for (size_t s = 0; s < sections_.size(); ++s) panels.push_back({&matrices[first + s], row});
-    }
-  }
-  RETURN_IF_ERROR(pack_sections(m, places, panels, name_, kernels_, pool_));
-  // Where memory is short, these pages of the file are the first to go.
+  RETURN_IF_ERROR(
+      pack_sections(m, places, alternating_panels(matrices, sections_.size()), name_, kernels_, pool_));
+  // The system gives up these pages of the file first where memory is short.
   for (const MatrixView& matrix : matrices) advise(matrix, MADV_COLD);
   return source_.intact ? source_.intact() : Status();
 }

@@ -30,21 +30,21 @@ struct ExpertSource {
 
 class ExpertPages {
  public:
-  // sections: the matrices whose panels alternate: gate and up, or down. All of it outlives this.
+  // sections: the matrices whose panels alternate: gate and up, or down. kernels and pool outlive this.
   ExpertPages(std::vector<ExpertsView> sections, int places, const ExpertSource& source, std::string name,
               const Kernels& kernels, ThreadPool& pool);
 
   // The experts, those that are in memory first.
   std::vector<int32_t> ordered(std::span<const int32_t> experts) const;
-  // Has the first so many of these in `m`, as many as there are places; returns how many. m: with that many
-  // sections. Fails for damaged weights, and for a file that was cut short.
+  // Brings the first of the wanted experts into `m`, as many as there are places for, and returns how many. m
+  // has a section for each place. Fails for damaged weights, and for a file that was cut short.
   Result<size_t> bring(const PackedMatrix& m, std::span<const int32_t> wanted);
   int place_of(int expert) const { return place_of_[static_cast<size_t>(expert)]; }
   int64_t read() const { return read_; }       // experts that were packed so far
   double seconds() const { return seconds_; }  // the time that this took
 
  private:
-  int take_place(uint64_t before);
+  int take_place();
   Status pack(const PackedMatrix& m, std::span<const int32_t> experts, std::span<const int> places);
 
   std::vector<ExpertsView> sections_;
@@ -54,7 +54,7 @@ class ExpertPages {
   ThreadPool& pool_;
   std::vector<int> place_of_;   // [experts]; -1: it is not in memory
   std::vector<int> expert_in_;  // [places]; -1: none
-  std::vector<uint64_t> used_;  // [places]: when, by clock_
+  std::vector<uint64_t> used_;  // [places]: the bring() that used it last, counted by clock_
   uint64_t clock_ = 0;
   int64_t read_ = 0;
   double seconds_ = 0;

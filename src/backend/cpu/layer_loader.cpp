@@ -60,13 +60,8 @@ Result<PackedMatrix> LayerLoader::pack_experts(const std::vector<const ExpertsVi
   for (int64_t e = 0; e < sections[0]->count; ++e) {
     for (const ExpertsView* s : sections) matrices.push_back(s->at(e));
   }
-  std::vector<PanelSource> panels;
-  for (size_t first = 0; first < matrices.size(); first += sections.size()) {
-    for (int64_t row = 0; row < matrices[first].rows; row += kPanel) {
-      for (size_t s = 0; s < sections.size(); ++s) panels.push_back({&matrices[first + s], row});
-    }
-  }
-  return pack_panels(format, sections[0]->first.cols, panels, name, kernels_, pool_, sections[0]->count);
+  return pack_panels(format, sections[0]->first.cols, alternating_panels(matrices, sections.size()), name,
+                     kernels_, pool_, sections[0]->count);
 }
 
 Result<PackedMatrix> LayerLoader::begin_pages(const LayerShape& shape, std::vector<ExpertsView> sections,

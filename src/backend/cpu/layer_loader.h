@@ -22,7 +22,7 @@ class LayerLoader {
  public:
   // wanted(m): the format that a dense matrix is to have in memory, or nothing: as stored.
   using Wanted = std::function<std::optional<Format>(const MatrixView& m)>;
-  // source: of experts that are not all in memory.
+  // source: the file of experts that are not all in memory.
   LayerLoader(const Kernels& kernels, ThreadPool& pool, Wanted wanted, ExpertSource source = {})
       : kernels_(kernels), pool_(pool), wanted_(std::move(wanted)), source_(std::move(source)) {}
 
@@ -39,7 +39,7 @@ class LayerLoader {
  private:
   Result<PackedMatrix> pack_experts(const std::vector<const ExpertsView*>& sections, Format format,
                                     const std::string& name) const;
-  // As many of the experts as there are places for.
+  // Packs as many of the experts as there are places for; `pages` brings the others.
   Result<PackedMatrix> begin_pages(const LayerShape& shape, std::vector<ExpertsView> sections, Format format,
                                    const std::string& name, std::unique_ptr<ExpertPages>& pages) const;
   Status load_vectors(const LayerWeights& w, const std::string& name, Layer& layer) const;

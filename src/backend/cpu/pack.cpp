@@ -236,6 +236,16 @@ Act act_format(Format packed, const Kernels& kernels) {
   return packed == Format::kMxfp4 ? kernels.mxfp4_act : traits_of(packed).act;
 }
 
+std::vector<PanelSource> alternating_panels(std::span<const MatrixView> matrices, size_t group) {
+  std::vector<PanelSource> panels;
+  for (size_t first = 0; first < matrices.size(); first += group) {
+    for (int64_t row = 0; row < matrices[first].rows; row += kPanel) {
+      for (size_t i = 0; i < group; ++i) panels.push_back({&matrices[first + i], row});
+    }
+  }
+  return panels;
+}
+
 std::vector<PanelSource> stack(const std::vector<const MatrixView*>& sections) {
   std::vector<PanelSource> panels;
   for (const MatrixView* m : sections) {

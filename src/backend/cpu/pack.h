@@ -63,14 +63,16 @@ Result<PackedMatrix> pack_panels(Format format, int64_t cols, std::vector<PanelS
                                  const std::string& name, const Kernels& kernels, ThreadPool& pool,
                                  int64_t sections = 1);
 
-// A matrix without values, and the packing of some of its sections: sources are the panels of one after the
-// other, which become the sections `to`.
+// A matrix without values.
 Result<PackedMatrix> empty_panels(Format format, int64_t cols, int64_t panels, ThreadPool& pool,
                                   int64_t sections);
+// Packs some sections of it: sources has the panels of section to[0], then those of to[1] and so on.
 Status pack_sections(const PackedMatrix& packed, std::span<const int> to,
                      std::span<const PanelSource> sources, const std::string& name, const Kernels& kernels,
                      ThreadPool& pool);
 
+// Groups of matrices of equal size one after the other; within a group their panels alternate.
+std::vector<PanelSource> alternating_panels(std::span<const MatrixView> matrices, size_t group);
 // Sections in order.
 std::vector<PanelSource> stack(const std::vector<const MatrixView*>& sections);
 

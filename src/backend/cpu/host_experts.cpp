@@ -35,11 +35,7 @@ class CpuHostExperts final : public HostExperts {
         pool_(plan_of(options), kSpinNs) {}
 
   void hold(double share, const ModelWeights& weights) override { source_ = source_of(weights, share); }
-  std::string reads() const override {
-    FileReads reads;
-    for (const ExpertLayer& layer : layers_) reads.add(layer);
-    return reads.words();
-  }
+  std::string reads() const override { return file_reads_.words(); }
   Result<int> add(const LayerShape& shape, const LayerWeights& weights, const LayerAdapter& adapter,
                   const std::string& name) override;
   Status ready() override;
@@ -63,6 +59,7 @@ class CpuHostExperts final : public HostExperts {
   ExpertOps ops_{products_, {}};
   std::deque<ExpertLayer> layers_;
   ExpertSource source_;
+  FileReads file_reads_;  // while the layers were added
   std::vector<ReadPattern> read_patterns_;
 };
 
@@ -93,6 +90,7 @@ Status CpuHostExperts::ready() {
   int64_t columns = 0;
   bool adapters = false;
   for (const ExpertLayer& layer : layers_) {
+    file_reads_.add(layer);
     columns = std::max({columns, layer.gate_up.cols, layer.down.cols});
     adapters |= layer.gate_up_adapter.rank + layer.down_adapter.rank > 0;
   }

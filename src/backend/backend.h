@@ -128,7 +128,7 @@ struct BackendOptions {
   // cuda: bytes of the device's memory that a model may take, beside what CUDA itself does; 0: all that is
   // free.
   double gpu_memory = 0;
-  // cpu, and cuda's experts in host memory: Backend::hold_experts().
+  // The part of each layer's experts that memory holds: Backend::hold_experts() sets it.
   double held_experts = 1;
   // cuda, for tests: the most multiprocessors that kernels with one CTA on each use; 0: all.
   int max_sms = 0;

@@ -22,12 +22,11 @@ double experts_in(const std::vector<MemoryPart>& parts) {
   return bytes;
 }
 
-// Where the parts do not fit: memory holds as much of the experts as does, and a step reads the others from
-// the file. False: there is no file, as of dummy weights, or they are converted at load, or there is not even
-// room for those of a token.
+// Has memory hold as many experts as fit beside the other parts; a step reads the rest from the file. False:
+// there is no file (dummy weights), or experts are converted at load, or even those of one token do not fit.
 bool hold_what_fits(const std::vector<MemoryPart>& parts, double free, const ModelConfig& config,
                     const ModelWeights& weights, Backend& backend) {
-  constexpr double kShare = 0.9;  // of free memory: in the rest the system keeps a part of the file
+  constexpr double kShare = 0.9;  // share of the free memory: the rest keeps a part of the file
   const double held = experts_in(parts), all = held / backend.held_experts();
   const double share = (kShare * free - (bytes_of(parts) - held)) / all;
   if (!weights.intact || weights.convert_experts || config.experts == 0 ||

@@ -96,7 +96,7 @@ Status ResponseFolder::read_all(size_t most_bytes, const Found& found) const {
       one = fmt::format("{}: {}", file.name, fault != nullptr ? fault : "another version wrote it");
     }
   }
-  // Where the key is lost that is all of them, at each start.
+  // A lost key makes all files unreadable, at each start.
   if (ignored > 0)
     notice(fmt::format("{}/{}; it is ignored{}", folder_.path(), one,
                        ignored == 1 ? "" : fmt::format(", as are {} others", ignored - 1)));

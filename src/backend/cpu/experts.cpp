@@ -42,7 +42,7 @@ RunTuning ExpertOps::runs() const {
   return p_.chosen.tuning.runs_for(std::ssize(work_.rows) / std::max<int64_t>(1, std::ssize(work_.active)));
 }
 
-// From a file come as many experts at a time as there are places.
+// Experts of a file are brought in groups of as many as there are places.
 template <typename Body>
 void ExpertOps::for_each_expert(const PackedMatrix& m, ExpertPages* pages, int64_t pairs, const Body& body) {
   if (pages == nullptr) {

@@ -122,7 +122,7 @@ Status CudaBackend::open() {
 
 namespace {
 
-// Those that are not empty.
+// Joins the sentences that are not empty.
 std::string joined(std::initializer_list<std::string> sentences) {
   std::string all;
   for (const std::string& s : sentences) all.append(all.empty() || s.empty() ? "" : "; ").append(s);

@@ -3,9 +3,8 @@
 // Maths    y[token, row] = factor * sum_k W[row, k] x[token, k], then the epilogue: Store (+ bias),
 //          SwiGLU into the second product's activations, or Qkv (bias, RoPE, append).
 // Shapes   work tile: 192 rows x up to 128 tokens of one expert (WorkTile), or up to 192 of a dense product,
-//          cols a multiple of 64. Weights:
-//          slabs (slab_layout.h) or matrix.h's order, 16 rows a warp; activations: ActivationTiles
-//          (gemm_wgmma.h), swizzled.
+//          cols a multiple of 64. Weights: slabs (slab_layout.h) or matrix.h's order, 16 rows a warp;
+//          activations: ActivationTiles (gemm_wgmma.h), swizzled.
 //
 // Grid     persistent CTAs, at most one a multiprocessor: CTA c takes work tiles c, c + grid, ..
 // CTA      warpgroups 0 to 2: 64 rows each, M of wgmma; tokens are N. A operand from registers: a warp
@@ -473,8 +472,9 @@ Status launch_wgmma(const WgmmaParams& p, const Epilogue& e, cudaStream_t stream
   if (p.x.tile <= 64) return launch_wgmma<Weights, 64>(p, e, stream);
   if constexpr (!Weights::kGrouped) {
     if (p.x.tile <= 112) return launch_wgmma<Weights, 112>(p, e, stream);
-    if (p.x.tile > 160) return launch_wgmma<Weights, 192>(p, e, stream);
-    if (p.x.tile > 128) return launch_wgmma<Weights, 160>(p, e, stream);
+    if (p.x.tile > 128)
+      return p.x.tile <= 160 ? launch_wgmma<Weights, 160>(p, e, stream)
+                             : launch_wgmma<Weights, 192>(p, e, stream);
   }
   return launch_wgmma<Weights, 128>(p, e, stream);
 }

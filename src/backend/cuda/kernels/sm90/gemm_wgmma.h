@@ -39,7 +39,7 @@ inline size_t tile_tokens(size_t tokens, size_t ends) { return tokens + 15 * end
 Status arrange(const void* x, const int32_t* rows, const ActivationTiles& tiles, cudaStream_t stream);
 
 // The experts' first product and SwiGLU (alpha 1.702, limit 7), from slabs; out: the tiles of the second,
-// times kHScale. Other ranks get the columns, too: each is to wait (await_stores() in gather.h).
+// times kHScale. Other ranks get the columns, too; each rank then calls await_stores() (gather.h).
 struct WgmmaSwiGlu {
   uint8_t* out = nullptr;
   uint8_t* peer_out[kMostRanks - 1] = {};

@@ -194,8 +194,8 @@ TEST(HostExpertsOnCuda, HotOnesAreThoseOfTheLastRun) {
   EXPECT_EQ(device.backend().caps().measured, "");
 }
 
-// Where memory does not hold all of the host's experts, the others are read when they are wanted, and give
-// the same bits. Then nothing comes to the device, whatever was asked for.
+// The host holds a part of its experts and reads the others when they are wanted: the bits are the same, and
+// no expert comes to the device, whatever was asked for.
 TEST(HostExpertsOnCuda, ThoseOfAFileGiveTheSameBits) {
   const std::vector<std::vector<int>> steps = {{8}, {1}, {8, 7, 5}, {1, 1}, {1}, {3, 8, 1, 8}};
   Model all(2);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -92,7 +91,7 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
   const int mmap_error = errno;
   if (regular && size > 0 && data != MAP_FAILED) {
     std::shared_ptr<const MappedFile> file(
-        new MappedFile(path, fd, {static_cast<const std::byte*>(data), size}));
+        new MappedFile(path, fd, {static_cast<const std::byte*>(data), size}, stamp_of(info)));
     if (!is_lfs_pointer(file->bytes())) return file;
     return invalid("{}: a pointer of Git LFS, not the file itself; run 'git lfs pull' in its folder", path);
   }
@@ -102,8 +101,12 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
   return error(StatusCode::kIo, "{}: cannot map it: {}", path, std::strerror(mmap_error));
 }
 
-MappedFile::MappedFile(std::string path, int file, std::span<const std::byte> bytes)
-    : path_(std::move(path)), file_(file), bytes_(bytes), watched_(watch(bytes)) {}
+MappedFile::MappedFile(std::string path, int file, std::span<const std::byte> bytes, const Stamp& stamp)
+    : path_(std::move(path)), file_(file), bytes_(bytes), stamp_(stamp), watched_(watch(bytes)) {}
+
+MappedFile::Stamp MappedFile::stamp_of(const struct ::stat& info) {
+  return {.seconds = info.st_mtim.tv_sec, .nanoseconds = info.st_mtim.tv_nsec, .size = info.st_size};
+}
 
 MappedFile::~MappedFile() {
   if (watched_ >= 0) watched_files[watched_].begin = 0;
@@ -112,8 +115,12 @@ MappedFile::~MappedFile() {
 }
 
 Status MappedFile::intact() const {
-  if (watched_ < 0 || !watched_files[watched_].lost) return {};
-  return error(StatusCode::kIo, "{}: it could not be read to its end; it was cut short, or its disk failed",
+  if (watched_ >= 0 && watched_files[watched_].lost)
+    return error(StatusCode::kIo, "{}: it could not be read to its end; it was cut short, or its disk failed",
+                 path_);
+  struct stat now {};
+  if (fstat(file_, &now) != 0 || stamp_of(now) == stamp_) return {};
+  return error(StatusCode::kIo, "{}: it was written to while it was in use; start again once it is whole",
                path_);
 }
 

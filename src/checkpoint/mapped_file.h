@@ -5,7 +5,10 @@
 // that intact() tells.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,8 +30,9 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
-  // Ok if all that was read so far was really in the file. Always ok without catch_file_faults(), and beyond
-  // the first 256 files that are open at a time.
+  // Ok if all that was read so far was really in the file, and nobody has written to it since it was opened.
+  // Lost bytes are not seen without catch_file_faults(), nor beyond the first 256 files that are open at a
+  // time.
   Status intact() const;
   // The range will not be read again soon: its pages need not stay resident.
   void drop(std::span<const std::byte> range) const;
@@ -39,10 +43,17 @@ class MappedFile {
   void prefetch(std::span<const std::byte> range) const;
 
  private:
-  MappedFile(std::string path, int file, std::span<const std::byte> bytes);
+  // When the file was written to last, and its size.
+  struct Stamp {
+    int64_t seconds = 0, nanoseconds = 0, size = 0;
+    bool operator==(const Stamp&) const = default;
+  };
+  MappedFile(std::string path, int file, std::span<const std::byte> bytes, const Stamp& stamp);
+  static Stamp stamp_of(const struct ::stat& info);
   std::string path_;
   int file_;  // its descriptor
   std::span<const std::byte> bytes_;
+  Stamp stamp_;       // when it was opened
   int watched_ = -1;  // its place in the handler's table; -1: none
 };
 

@@ -89,11 +89,13 @@ Status ExpertPages::pack(const PackedMatrix& m, std::span<const int32_t> experts
     for (const ExpertsView& section : sections_) matrices.push_back(section.at(expert));
   }
   for (const MatrixView& matrix : matrices) advise(matrix, MADV_WILLNEED);
-  RETURN_IF_ERROR(
-      pack_sections(m, places, alternating_panels(matrices, sections_.size()), name_, kernels_, pool_));
+  Status packed =
+      pack_sections(m, places, alternating_panels(matrices, sections_.size()), name_, kernels_, pool_);
+  // First, since weights that are not there may look damaged in other ways.
+  if (source_.intact) RETURN_IF_ERROR(source_.intact());
   // The system gives up these pages of the file first where memory is short.
   for (const MatrixView& matrix : matrices) advise(matrix, MADV_COLD);
-  return source_.intact ? source_.intact() : Status();
+  return packed;
 }
 
 }  // namespace moesaic::cpu

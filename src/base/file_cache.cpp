@@ -11,8 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "base/descriptor.h"
@@ -142,15 +140,19 @@ std::string FileCache::path_of(std::string_view key) const {
 std::optional<std::string> FileCache::find(std::string_view key) const {
   if (folder_.empty()) return {};
   const std::string path = path_of(key);
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return {};
-  std::string text(std::istreambuf_iterator<char>(in), {});
+  constexpr size_t kMost = 1u << 30;
+  const Result<std::string> read = read_whole(path, kMost);
+  std::error_code ignored;
+  if (!read.ok()) {
+    if (fs::is_regular_file(path, ignored)) fs::remove(path, ignored);
+    return {};
+  }
+  const std::string& text = read.value();
   // The head holds the blob's length: found from the end of the key, which is known.
   const std::string start = fmt::format("moesaic blob 1\nkey {}\n{}\nbytes ", key.size(), key);
   const size_t digits = text.find("\nchecksum ", start.size()), head = digits + sizeof("\nchecksum ") + 16;
   const bool readable = text.starts_with(start) && digits != std::string::npos && head <= text.size();
   const std::string_view blob = readable ? std::string_view(text).substr(head) : std::string_view();
-  std::error_code ignored;
   if (!readable || text.compare(0, head, head_of(key, blob)) != 0) {
     fs::remove(path, ignored);
     return {};

@@ -74,6 +74,21 @@ TEST_F(FileCaches, RefusesAndRemovesDamage) {
   EXPECT_EQ(cache.find("a"), "some blob");
 }
 
+// Nothing waits for a pipe's writer, and what is no file of ours stays.
+TEST_F(FileCaches, OtherThanFilesAreNotThere) {
+  const FileCache cache(folder());
+  const std::string path = cache.path_of("a");
+  fs::create_directories(folder());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_FALSE(cache.find("a"));
+  EXPECT_NE(cache.put("a", "blob").message().find("not a regular file"), std::string::npos);
+  EXPECT_TRUE(fs::exists(path));
+  fs::remove(path);
+  fs::create_directories(path + "/b");
+  EXPECT_FALSE(cache.find("a"));
+  EXPECT_TRUE(fs::exists(path));
+}
+
 TEST_F(FileCaches, EvictsTheLeastRecentlyUsed) {
   const FileCache cache(folder(), 3500);
   const std::string blob(1000, 'x');

@@ -85,6 +85,18 @@ TEST(HandOver, NoneIsLost) {
   EXPECT_EQ(experts.runs(), steps * kLayers);
 }
 
+// Longer than the server is awake, on either side.
+TEST(HandOver, AStallOnlyDelays) {
+  DelayedExperts experts(8);
+  Line line(experts);
+  line.server().expect(3);
+  experts.stall = std::chrono::seconds(1);
+  EXPECT_TRUE(line.exchange(1, 0, 1));
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  for (const uint32_t epoch : {2u, 3u}) EXPECT_TRUE(line.exchange(epoch, 0, 1));
+  EXPECT_EQ(experts.runs(), 3);
+}
+
 // The next step is announced while this one still runs.
 TEST(HandOver, TwoStepsInFlight) {
   DelayedExperts experts(3);

@@ -197,6 +197,17 @@ TEST(RankDevices, HaveANameTogether) {
   EXPECT_EQ(device({"cpu", "cpu"}).memory_free, 4);
 }
 
+// One rank's host would compute for all.
+TEST(RankDevices, HaveNoExpertsInHostMemory) {
+  for (const BackendOptions& options : {BackendOptions{.tp = 2, .experts = {.host_layers = 1}},
+                                        BackendOptions{.tp = 2, .experts = {.automatic = true}},
+                                        BackendOptions{.tp = 2, .gpu_memory = 1e9}}) {
+    const auto made = create_backend("cuda", options);
+    EXPECT_EQ(made.status().message(),
+              "--tp 2: experts in host memory (--experts, --gpu-memory) have one rank; use --tp 1");
+  }
+}
+
 TEST(RankDevices, AreNamedOneByOne) {
   const auto refusal = [](const char* device, int tp) {
     return create_backend(device, {.tp = tp}).status().message();

@@ -80,6 +80,9 @@ TEST(ExpertPlacement, AutoTakesAsManyAsDoNotFit) {
   EXPECT_EQ(layers_placed(1e7, automatic), 4);  // not even the rest fits
   // The cache counts: two layers keep every token.
   EXPECT_EQ(layers_placed(4.6e8, automatic, {.context = 100'000}), 2);
+  // So do a drafter and its cache.
+  EXPECT_EQ(layers_placed(4.6e8, automatic, {.context = 32, .draft = {.weights = 1.5e8}}), 2);
+  EXPECT_EQ(layers_placed(4.6e8, automatic, {.context = 32, .draft = {.token_bytes = 1e6}}), 1);
 }
 
 TEST(ExpertPlacement, TooLittleHostMemoryIsOneLine) {

@@ -84,6 +84,7 @@ Status ExpertStream::make_streams() {
 void ExpertStream::lock(std::byte* data, size_t bytes) {
   if (cudaHostRegister(data, bytes, cudaHostRegisterDefault) != cudaSuccess) {
     cudaGetLastError();
+    all_locked_ = false;
     return;
   }
   locked_.push_back(data), locked_bytes_ += static_cast<double>(bytes);
@@ -107,7 +108,7 @@ void ExpertStream::close() {
     }
   }
   model_ = nullptr, stream_ = copies_ = repacking_ = nullptr;
-  layers_.clear(), locked_.clear(), locked_bytes_ = 0, next_ = 0;
+  layers_.clear(), locked_.clear(), locked_bytes_ = 0, all_locked_ = true, next_ = 0;
   arrivals_ = {}, there_ = {}, left_ = {}, faults_ = {};
 }
 

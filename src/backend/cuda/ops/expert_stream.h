@@ -60,6 +60,7 @@ class ExpertStream {
   Result<double> seconds_a_layer();
 
   double locked_bytes() const { return locked_bytes_; }
+  bool all_locked() const { return all_locked_; }
   double layer_bytes() const;
 
  private:
@@ -93,7 +94,8 @@ class ExpertStream {
   std::array<cudaEvent_t, 2> there_ = {}, left_ = {};  // for each room
   std::vector<std::byte*> locked_;
   double locked_bytes_ = 0;
-  DeviceBuffer faults_;  // not read: the weights were found to be sound when they were packed
+  bool all_locked_ = true;  // the system refused none; what is not locked is copied all the same
+  DeviceBuffer faults_;     // not read: the weights were found to be sound when they were packed
 };
 
 }  // namespace moesaic::cuda

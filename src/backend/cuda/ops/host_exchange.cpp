@@ -1,6 +1,7 @@
 #include "backend/cuda/ops/host_exchange.h"
 
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "backend/cuda/kernels/common/word_sender.h"
@@ -31,7 +32,12 @@ Status HostExchange::open(std::unique_ptr<HostExperts> experts, const ModelConfi
             .fault = fault};
   experts_ = std::move(experts), layers_ = layers, steps_ = 0;
   use_ = std::make_unique<ExpertUse>(layers, config.experts);
-  server_ = std::make_unique<HandOverServer>(at, *experts_, use_.get());
+  try {
+    server_ = std::make_unique<HandOverServer>(at, *experts_, use_.get());
+  } catch (const std::system_error& e) {
+    return error(StatusCode::kOutOfMemory, "experts on the host: no thread to compute with them: {}",
+                 e.code().message());
+  }
   return {};
 }
 

@@ -79,5 +79,7 @@ Result<std::unique_ptr<HostExperts>> create_host_experts(const BackendOptions& o
 
 // Bytes that a layer's packed experts take.
 double host_expert_bytes(const LayerWeights& layer);
+// Bytes that a layer's adapter adds to them.
+double host_adapter_bytes(const LayerAdapter& adapter);
 
 }  // namespace moesaic

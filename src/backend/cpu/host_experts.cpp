@@ -161,6 +161,12 @@ double host_expert_bytes(const LayerWeights& layer) {
   return stored_bytes(alone).experts;
 }
 
+double host_adapter_bytes(const LayerAdapter& adapter) {
+  ModelWeights alone;
+  alone.adapters.push_back({.qkv = {}, .o = {}, .gate_up = adapter.gate_up, .down = adapter.down});
+  return stored_bytes(alone).adapters;
+}
+
 Result<std::unique_ptr<HostExperts>> create_host_experts(const BackendOptions& options) {
   ASSIGN_OR_RETURN(const std::optional<cpu::GemmTuning> prefetch, cpu::parse_prefetch(options.cpu_prefetch));
   ASSIGN_OR_RETURN(const cpu::Kernels* const kernels, cpu::find_kernels(options.isa));

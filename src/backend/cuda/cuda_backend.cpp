@@ -186,14 +186,19 @@ double CudaBackend::available_memory() const {
 std::vector<MemoryPart> CudaBackend::host_memory(const ModelConfig& config,
                                                  const ModelWeights& weights) const {
   if (host_layers() == 0) return {};
-  double bytes = 0;
-  for (int layer = config.layers - host_layers(); layer < config.layers; ++layer)
+  double bytes = 0, adapters = 0;
+  for (int layer = config.layers - host_layers(); layer < config.layers; ++layer) {
     bytes += host_expert_bytes(weights.layers[layer]) * options_.held_experts;
+    adapters += host_adapter_bytes(adapter_of(weights, layer));
+  }
   const bool locked = may_stream(weights, options_, host_layers()) ||
                       hot_experts(config, weights, options_, host_layers()) > 0;
-  return {{locked ? kLockedExpertsPart : kExpertsPart, bytes},
-          {"hand-overs, page-locked", HostExchange::pinned_bytes(config, options_.max_rows),
-           MemoryKind::kWorkspace}};
+  std::vector<MemoryPart> parts = {
+      {locked ? kLockedExpertsPart : kExpertsPart, bytes},
+      {"hand-overs, page-locked", HostExchange::pinned_bytes(config, options_.max_rows),
+       MemoryKind::kWorkspace}};
+  if (adapters > 0) parts.push_back({kAdaptersPart, adapters});
+  return parts;
 }
 
 // Programs that load a model without a plan get what was asked for: where that is automatic, as many layers
@@ -294,8 +299,9 @@ Result<int> CudaBackend::break_even() {
   ASSIGN_OR_RETURN(const int rows, break_even_rows(seconds, {kLeastStreamRows, kMost}, host));
   measured_stream_ = fmt::format(
       "steps of {} tokens or more bring experts to the GPU: a layer comes in {:.2f} ms, {:.1f} GB/s, as "
-      "measured now; {:.2f} GB are page-locked",
-      rows, seconds * 1e3, bytes_per_second / 1e9, expert_stream_.locked_bytes() / 1e9);
+      "measured now; {:.2f} GB are page-locked{}",
+      rows, seconds * 1e3, bytes_per_second / 1e9, expert_stream_.locked_bytes() / 1e9,
+      expert_stream_.all_locked() ? "" : ", the system refuses to lock the others, which come slower");
   return rows;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "backend/cuda/kernels/common/attention.h"
 #include "backend/cuda/ops/expert_stream.h"
@@ -27,9 +28,9 @@ class ModelLoader {
  private:
   Kind dense_kind(const MatrixView& m) const { return kind_of(m.format, options_.dense, model_.dense_mx); }
   Status load_adapted(int index, const ModelWeights& weights);
-  Status load_layer(int index, const LayerWeights& w);
+  Status load_layer(int index, const LayerWeights& w, const LayerAdapter& apart);
   Status load_experts(int index, const LayerWeights& w);
-  Status load_host_experts(int index, const LayerWeights& w);
+  Status load_host_experts(int index, const LayerWeights& w, const LayerAdapter& apart);
   Status load_expert_biases(int index, const LayerWeights& w);
   Status make_stream_room(const LayerWeights& w);
   Status make_arrivals(const LayerWeights& w);
@@ -47,19 +48,21 @@ class ModelLoader {
   std::unique_ptr<ThreadPool> mergers_;  // for layers with adapters
 };
 
-// The kernels take a matrix and nothing beside it: adapters are merged into those that they reach.
+// The kernels take a matrix and nothing beside it: adapters are merged into those that they reach. The host's
+// experts have theirs apart.
 Status ModelLoader::load_adapted(int index, const ModelWeights& weights) {
-  if (up_.counts_only())
-    return load_layer(index, merged_formats(weights.layers[index], adapter_of(weights, index)));
+  LayerAdapter merges = adapter_of(weights, index), apart;
+  if (model_.on_host(index))
+    apart.gate_up = std::exchange(merges.gate_up, {}), apart.down = std::exchange(merges.down, {});
+  if (up_.counts_only()) return load_layer(index, merged_formats(weights.layers[index], merges), apart);
   ASSIGN_OR_RETURN(const ReadableLayer stored, layer_of(weights, index));
-  if (weights.adapters.empty()) return load_layer(index, stored.weights);
+  if (weights.adapters.empty()) return load_layer(index, stored.weights, apart);
   if (!mergers_) mergers_ = std::make_unique<ThreadPool>(0);
-  ASSIGN_OR_RETURN(const MergedLayer merged,
-                   merge_adapter(stored.weights, weights.adapters[index], *mergers_));
-  return load_layer(index, merged.weights);
+  ASSIGN_OR_RETURN(const MergedLayer merged, merge_adapter(stored.weights, merges, *mergers_));
+  return load_layer(index, merged.weights, apart);
 }
 
-Status ModelLoader::load_layer(int index, const LayerWeights& w) {
+Status ModelLoader::load_layer(int index, const LayerWeights& w, const LayerAdapter& apart) {
   Layer& layer = model_.layers[index];
   const RankShare& share = options_.rank.share;
   layer.shape = cut(layer_shape(config_, index), share);
@@ -82,15 +85,15 @@ Status ModelLoader::load_layer(int index, const LayerWeights& w) {
       layer.shape.q_size() / kWeightTileRows;  // K and V, with which the attention has more to do
   ASSIGN_OR_RETURN(layer.o,
                    up_.matrix({w.o}, dense_kind(w.o), RowOrder::kPlain, 0, kProjectionsPart, name("o")));
-  return model_.on_host(index) ? load_host_experts(index, w) : load_experts(index, w);
+  return model_.on_host(index) ? load_host_experts(index, w, apart) : load_experts(index, w);
 }
 
-Status ModelLoader::load_host_experts(int index, const LayerWeights& w) {
+Status ModelLoader::load_host_experts(int index, const LayerWeights& w, const LayerAdapter& apart) {
   if (model_.stream.count + model_.hot_experts > 0) RETURN_IF_ERROR(load_expert_biases(index, w));
   if (model_.hot_experts > 0)
     RETURN_IF_ERROR(make_hot_room(model_.hot[static_cast<size_t>(index - model_.host_from)], w));
   if (up_.counts_only()) return {};
-  return host_->add(model_.layers[index].shape, w, {}, fmt::format("layer {}", index)).status();
+  return host_->add(model_.layers[index].shape, w, apart, fmt::format("layer {}", index)).status();
 }
 
 Status ModelLoader::load_expert_biases(int index, const LayerWeights& w) {
@@ -184,10 +187,20 @@ Status ModelLoader::load_experts(int index, const LayerWeights& w) {
   return {};
 }
 
-Status check_host(const ModelWeights& weights, int host_layers) {
-  if (host_layers == 0 || weights.adapters.empty()) return {};
+bool adapts_experts(const ModelWeights& weights) {
+  return std::ranges::any_of(weights.adapters, [](const LayerAdapter& adapter) {
+    return !adapter.gate_up.empty() || !adapter.down.empty();
+  });
+}
+
+// Adapters do not come to the GPU with a layer's experts.
+Status check_host(const ModelWeights& weights, const BackendOptions& options, int host_layers) {
+  const ExpertPlacement& asked = options.experts;
+  if (host_layers == 0 || !adapts_experts(weights) || (asked.hot == 0 && asked.stream_rows <= 0)) return {};
   return error(StatusCode::kUnsupported,
-               "cuda: LoRA adapters need all experts on the GPU; use --experts gpu, or --device cpu");
+               "--experts: where experts have LoRA adapters the CPU computes all that are in host memory; "
+               "leave out ,{}",
+               asked.hot > 0 ? "hot" : "stream:ROWS");
 }
 
 // A quantised matrix with an adapter would be quantised a second time.
@@ -280,12 +293,15 @@ Paths paths_of(const ModelConfig& c, const ModelWeights& stored, const BackendOp
 }
 
 bool may_stream(const ModelWeights& weights, const BackendOptions& options, int host_layers) {
-  return host_layers > 0 && options.experts.stream_rows != ExpertPlacement::kNever && all_mxfp4(weights);
+  return host_layers > 0 && options.experts.stream_rows != ExpertPlacement::kNever && all_mxfp4(weights) &&
+         !adapts_experts(weights);
 }
 
 int hot_experts(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options,
                 int host_layers) {
-  return host_layers > 0 && all_mxfp4(weights) ? std::min(options.experts.hot, config.experts) : 0;
+  return host_layers > 0 && all_mxfp4(weights) && !adapts_experts(weights)
+             ? std::min(options.experts.hot, config.experts)
+             : 0;
 }
 
 namespace {
@@ -320,7 +336,7 @@ Result<LoadedModel> load_model(const ModelConfig& config, const ModelWeights& we
   RETURN_IF_ERROR(validate(weights, config));
   RETURN_IF_ERROR(unsupported(config));
   RETURN_IF_ERROR(check_adapters(weights, options));
-  RETURN_IF_ERROR(check_host(weights, host_layers));
+  RETURN_IF_ERROR(check_host(weights, options, host_layers));
   RETURN_IF_ERROR(check_rank(config, paths_of(config, weights, options), options.rank));
   LoadedModel model = model_of(config, weights, options, paths_of(config, weights, options), host_layers);
   RETURN_IF_ERROR(load_quad_kernels(model.w4a8, model.dense_mx));

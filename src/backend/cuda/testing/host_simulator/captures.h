@@ -1,4 +1,5 @@
-// The captures of cuda_runtime.cc: one at a time, of all streams, and graphs that own user objects.
+// The captures of cuda_runtime.cc: one at a time, of all streams, and graphs that own user objects; and what
+// its device refuses.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,6 +20,15 @@ struct Captures {
   bool no_begin = false, no_end = false;
   int failing_instantiations = 0;  // the next ones fail
   int executables = 0, launches = 0;
+  // So many allocations of memory, the device's and page-locked, before all fail; below 0: none does.
+  int allocations_left = -1;
+  bool refuses_locks = false;  // memory that is there cannot be page-locked
+
+  bool refused = false;  // since somebody set it to false
+  bool may_allocate() {
+    if (allocations_left != 0) return --allocations_left, true;
+    return refused = true, false;
+  }
 
   // The graph is gone, with its executables.
   void destroy(unsigned long long graph) {

@@ -31,6 +31,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
   // As CUDA has it, this would end a capture.
   if (captures().id > 0 && captures().mode != cudaStreamCaptureModeRelaxed)
     return cudaErrorStreamCaptureUnsupported;
+  if (!captures().may_allocate()) return *p = nullptr, cudaErrorMemoryAllocation;
   *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(*p, 0x7F, bytes);
   allocations()[static_cast<std::byte*>(*p)] = bytes;
@@ -41,7 +42,10 @@ cudaError_t cudaFree(void* p) {
   std::free(p);
   return cudaSuccess;
 }
-cudaError_t cudaMallocHost(void** p, size_t bytes) { return *p = std::malloc(bytes), cudaSuccess; }
+cudaError_t cudaMallocHost(void** p, size_t bytes) {
+  if (!captures().may_allocate()) return *p = nullptr, cudaErrorMemoryAllocation;
+  return *p = std::malloc(bytes), cudaSuccess;
+}
 cudaError_t cudaFreeHost(void* p) { return std::free(p), cudaSuccess; }
 cudaError_t cudaMemset(void* p, int value, size_t bytes) { return std::memset(p, value, bytes), cudaSuccess; }
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t) {
@@ -61,7 +65,9 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
                static_cast<const std::byte*>(from) + row * from_pitch, width, kind);
   return cudaSuccess;
 }
-cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaHostRegister(void*, size_t, unsigned) {
+  return captures().refuses_locks ? cudaErrorMemoryAllocation : cudaSuccess;
+}
 cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return *least = *greatest = 0, cudaSuccess;

@@ -2,105 +2,11 @@
 // the kernels in the simulator, and the cpu backend's experts. Against the same model without the host's.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <random>
-
-#include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/testing/host_simulator/captures.h"
-#include "backend/host_placement.h"
+#include "backend/cuda/testing/host_simulator/small_model.h"
 #include "base/temporary_folder.h"
-#include "model/forward.h"
-#include "model/random_model.h"
-#include "model/small_config_test.h"
 
 namespace moesaic::cuda {
 namespace {
-
-constexpr int kLayers = 3, kPages = 12, kMaxRows = 32;
-// Experts on the device take 16-bit activations, those on the host 8-bit ones.
-constexpr double kTolerance = 0.03;
-
-class Model {
- public:
-  explicit Model(int host_layers, int stream_rows = ExpertPlacement::kNever, int hot = 0,
-                 const std::string& folder = {}) {
-    on_host::captures().no_begin = true;  // launches run at once
-    auto made = create_cuda_backend({.threads = 2,
-                                     .max_rows = kMaxRows,
-                                     .tuning_folder = folder,
-                                     .tune = false,
-                                     .experts = {.stream_rows = stream_rows, .hot = hot},
-                                     .gpu_memory = 1e18});
-    EXPECT_EQ(made.status().message(), "");
-    backend_ = std::move(made).value();
-    load(host_layers);
-  }
-  // Anew, with nothing in the cache and the same tokens to come.
-  void load(int host_layers) {
-    contexts_.clear(), rng_.seed(7);
-    backend_->host_placement()->place(host_layers);
-    EXPECT_EQ(backend_->load(config_, weights_, {}).message(), "");
-    EXPECT_EQ(backend_->alloc_kv({.full_pages = kPages, .window_pages = kPages, .logit_rows = 8}).message(),
-              "");
-  }
-  // One more step of sequences of so many rows each, at most 8; every row's logits.
-  std::vector<float> step(const std::vector<int>& rows) {
-    Batch batch;
-    contexts_.resize(std::max(contexts_.size(), rows.size()));
-    for (size_t s = 0; s < rows.size(); ++s) {
-      const std::vector<int32_t> pages = {static_cast<int32_t>(3 * s), static_cast<int32_t>(3 * s + 1)};
-      for (int i = 0; i < rows[s]; ++i) {
-        batch.positions.push_back(contexts_[s] + i), batch.logit_rows.push_back(batch.rows());
-        batch.tokens.push_back(static_cast<int32_t>(rng_() % 300));
-      }
-      contexts_[s] += rows[s];
-      batch.sequences.push_back({.first_row = batch.rows() - rows[s],
-                                 .rows = rows[s],
-                                 .context = contexts_[s],
-                                 .full_pages = pages,
-                                 .window_pages = pages});
-    }
-    std::vector<float> logits(batch.logit_rows.size() * 300);
-    status_ = forward(*backend_, config_, batch, logits);
-    return logits;
-  }
-  // The tokens of two steps of a sequence: the second one begins with what the first one samples.
-  std::vector<int32_t> two_steps() {
-    Batch batch{.tokens = {5, 9},
-                .positions = {0, 1},
-                .sequences = {{.rows = 2, .context = 2, .full_pages = {0}, .window_pages = {0}}},
-                .logit_rows = {1},
-                .sampling = {{}}};
-    status_ = forward(*backend_, config_, batch, {});
-    batch.tokens = {0}, batch.positions = {2}, batch.logit_rows = {0}, batch.token_sources = {0};
-    batch.sequences[0].rows = 1, batch.sequences[0].context = 3;
-    if (status_.ok()) status_ = forward(*backend_, config_, batch, {});
-    std::vector<SampledToken> sampled(2);
-    for (SampledToken& token : sampled) {
-      if (status_.ok()) status_ = backend_->sampled({&token, 1}, {});
-    }
-    return {sampled[0].token, sampled[1].token};
-  }
-  const Status& status() const { return status_; }
-  Backend& backend() { return *backend_; }
-  const ModelConfig& model_config() const { return config_; }
-  const ModelWeights& weights() const { return weights_; }
-
- private:
-  ModelConfig config_ = small_config(kLayers);
-  ModelWeights weights_ = make_random_model(config_, {});
-  std::unique_ptr<Backend> backend_;
-  std::vector<int> contexts_;
-  std::mt19937 rng_{7};
-  Status status_;
-};
-
-double distance(const std::vector<float>& got, const std::vector<float>& want) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < want.size(); ++i)
-    difference += std::pow(double{got[i]} - want[i], 2), size += std::pow(double{want[i]}, 2);
-  return std::sqrt(difference / size);
-}
 
 // Prompts, one sequence that decodes, and batches, in one model after the other.
 TEST(HostExpertsOnCuda, AgreeWithTheDevicesOwn) {
@@ -207,16 +113,6 @@ TEST(HostExpertsOnCuda, ThoseOfAFileGiveTheSameBits) {
     EXPECT_EQ(part.step(rows), all.step(rows));
     ASSERT_EQ(part.status().message(), "");
   }
-}
-
-TEST(HostExpertsOnCuda, AdaptersAreRefused) {
-  const ModelConfig c = small_config(kLayers);
-  ModelWeights weights = make_random_model(c, {});
-  weights.adapters.resize(kLayers);
-  auto made =
-      create_cuda_backend({.threads = 1, .max_rows = kMaxRows, .tune = false, .experts = {.host_layers = 1}});
-  EXPECT_EQ(made.value()->load(c, weights, {}).message(),
-            "cuda: LoRA adapters need all experts on the GPU; use --experts gpu, or --device cpu");
 }
 
 // A load measures the break-even and reports it, and it decides.

@@ -26,6 +26,15 @@ namespace {
 float bf16_at(const void* p, int64_t i) { return mx::decode_bf16(static_cast<const uint16_t*>(p)[i]); }
 uint16_t half_word(float v, bool bf16) { return bf16 ? mx::encode_bf16(v) : mx::encode_f16(v); }
 
+float key_at(const Attention& p, int64_t page, int token, int d) {
+  return p.fp8 ? mx::decode_e4m3(static_cast<const uint8_t*>(p.k)[page + k8_at(p.head_dim, token, d)])
+               : bf16_at(p.k, page + k_at(p.head_dim, token, d));
+}
+float value_at(const Attention& p, int64_t page, int token, int d) {
+  return p.fp8 ? mx::decode_e4m3(static_cast<const uint8_t*>(p.v)[page + v8_at(token, d)])
+               : bf16_at(p.v, page + v_at(token, d));
+}
+
 // A row's attention, of one query head.
 void attend_head(const Attention& p, const RowTile& tile, int head) {
   const int64_t dim = p.head_dim, kv_head = head / (p.heads / p.kv_heads), row = tile.row;
@@ -37,19 +46,17 @@ void attend_head(const Attention& p, const RowTile& tile, int head) {
     const int64_t at = (page * p.kv_heads + kv_head) * kPageTokens * dim;
     double score = 0;
     for (int d = 0; d < dim; ++d)
-      score += double{bf16_at(p.q, (row * p.heads + head) * dim + d)} *
-               bf16_at(p.k, at + k_at(p.head_dim, key % kPageTokens, d));
+      score += double{bf16_at(p.q, (row * p.heads + head) * dim + d)} * key_at(p, at, key % kPageTokens, d);
     const double weight = std::exp(score / std::sqrt(static_cast<double>(dim)));
     total += weight;
     for (int d = 0; d < dim; ++d)
-      sum[static_cast<size_t>(d)] += weight * bf16_at(p.v, at + v_at(key % kPageTokens, d));
+      sum[static_cast<size_t>(d)] += weight * value_at(p, at, key % kPageTokens, d);
   }
   for (int d = 0; d < dim; ++d)
     static_cast<uint16_t*>(p.out)[(row * p.heads + head) * dim + d] =
         half_word(static_cast<float>(sum[static_cast<size_t>(d)] / total), p.bf16);
 }
 Status attend_rows(const Attention& p) {
-  EXPECT_FALSE(p.fp8);
   for (int i = 0; i < p.tile_count; ++i) {
     RowTile row = p.tiles[i];
     for (int place = 0; place < p.tiles[i].count; ++place, ++row.row, ++row.position) {

@@ -30,6 +30,41 @@ TEST(ThreadPool, EveryItemOnce) {
   }
 }
 
+// Also where threads begin with different items, of different sizes.
+TEST(ThreadPool, EveryItemApartOnce) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 3000; ++round) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(round % 40));
+      pool.for_each_apart(round % 40, [&](int64_t i, int) {
+        if (i % 11 == round % 11) std::this_thread::yield();
+        seen[static_cast<size_t>(i)].fetch_add(1);
+      });
+      for (const auto& s : seen) ASSERT_EQ(s.load(), 1);
+      std::atomic<int> plain{0};
+      pool.for_each(round % 7, [&](int64_t, int) { ++plain; });
+      ASSERT_EQ(plain.load(), round % 7);
+    }
+  }
+}
+
+// A thread's own items follow each other, while nobody takes them.
+TEST(ThreadPool, ThreadsBeginApart) {
+  ThreadPool pool(2);
+  constexpr int64_t kItems = 100;
+  bool both = false;
+  for (int round = 0; round < 1000 && !both; ++round) {
+    std::vector<int> by(kItems);
+    pool.for_each_apart(kItems, [&](int64_t i, int thread) {
+      by[static_cast<size_t>(i)] = thread;
+      std::this_thread::sleep_for(std::chrono::microseconds(5));
+    });
+    EXPECT_EQ(by.front(), 0);
+    both = by[kItems / 2] == 1;
+  }
+  EXPECT_TRUE(both);
+}
+
 // A pool may end while its workers start, work or fall asleep. So many of them that somewhere the end comes
 // between a worker's last look at the pool and its sleep.
 TEST(ThreadPool, EndsWheneverItsOwnerEnds) {

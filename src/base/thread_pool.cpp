@@ -14,9 +14,10 @@ namespace {
 
 constexpr int kPauses = 32;  // between looks at the clock
 
-// ThreadPool::state_: workers that have joined, then the bit that lets them, then the loop's number, which
-// wraps: a worker that slept through exactly 65,536 loops misses one. kEnd: there will be no more loops.
-constexpr uint32_t kJoined = 0x7FFF, kOpen = 0x8000, kLoop = 0x10000, kEnd = ~0u;
+// ThreadPool::state_ is odd while workers may join. It wraps: a worker that slept through exactly 2^31 loops
+// misses one. kEnd: there will be no more loops.
+constexpr uint32_t kEnd = ~0u;
+constexpr bool is_open(uint32_t state) { return state % 2 == 1 && state != kEnd; }
 
 // Waits until value differs from old: spins first, then sleeps.
 template <typename T>
@@ -49,10 +50,12 @@ ThreadPool::ThreadPool(const ThreadPlan& plan, int64_t spin_ns)
       pinned_(plan.pin),
       planned_(plan.threads),
       plan_(plan.nodes),
-      ranges_(plan.nodes.size()) {
+      threads_before_(plan.nodes.size()),
+      ranges_(std::max<size_t>(plan.nodes.size(), plan.threads)),
+      seats_(plan.threads) {
   int64_t before = 0;
   for (int node = 0; node < nodes(); ++node) {
-    ranges_[node].threads_before = before;
+    threads_before_[node] = before;
     before += plan_[node].threads;
     for (const int cpu : plan_[node].cpus) {
       node_of_cpu_.resize(std::max<size_t>(node_of_cpu_.size(), cpu + 1));
@@ -73,45 +76,51 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::run(std::span<const int64_t> ends, Call call, void* context) {
+// homes: how many ranges the ends are of; 0: one, and all threads are at home there.
+void ThreadPool::run(std::span<const int64_t> ends, int homes, Call call, void* context) {
   const int64_t items = ends.back();
   if (items <= 1 || workers_.empty()) {
     for (int64_t i = 0; i < items; ++i) call(context, i, 0);
     return;
   }
-  call_ = call, context_ = context;
+  call_ = call, context_ = context, homes_ = std::max(1, homes);
   int64_t begin = 0;
-  for (size_t node = 0; node < ranges_.size(); ++node) {  // a single range is the first node's
-    ranges_[node].next.store(begin, std::memory_order_relaxed);
-    begin = ranges_[node].end = node < ends.size() ? ends[node] : begin;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    ranges_[i].next.store(begin, std::memory_order_relaxed);
+    begin = ranges_[i].end = ends[i];
   }
-  const uint32_t loop = (state_.load(std::memory_order_relaxed) & ~(kLoop - 1)) + kLoop;
-  state_.store(loop | kOpen, std::memory_order_release);
+  uint32_t open = state_.load(std::memory_order_relaxed) + 1;
+  if (open == kEnd) open = 1;
+  state_.store(open, std::memory_order_release);
   state_.notify_all();
   take_items(0);
-  for (uint32_t now = state_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen; (now & kJoined) != 0;
-       now = state_.load(std::memory_order_acquire)) {
-    wait_while(state_, now, spin_ns_);
+  state_.store(open + 1);
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (seats_[i].loop.load() == open) wait_while(seats_[i].loop, open, spin_ns_);
   }
 }
 
 // The node that the calling thread is on. The caller, and everybody where nobody is pinned, may have been
 // moved since the last loop.
-int ThreadPool::home_of(int thread) const {
+int ThreadPool::node_of(int thread) const {
   if (nodes() == 1) return 0;
   if (pinned_ && thread > 0) {
     int node = 0;
-    while (node + 1 < nodes() && thread >= ranges_[node + 1].threads_before) ++node;
+    while (node + 1 < nodes() && thread >= threads_before_[node + 1]) ++node;
     return node;
   }
   const int cpu = sched_getcpu();
   return cpu >= 0 && cpu < std::ssize(node_of_cpu_) ? node_of_cpu_[cpu] : 0;
 }
 
+int ThreadPool::home_of(int thread) const {
+  return homes_ == 1 ? 0 : homes_ == nodes() ? node_of(thread) : thread;
+}
+
 void ThreadPool::take_items(int thread) {
   const int home = home_of(thread);
-  for (int n = 0; n < nodes(); ++n) {
-    Range& range = ranges_[(home + n) % nodes()];
+  for (int n = 0; n < homes_; ++n) {
+    Range& range = ranges_[(home + n) % homes_];
     if (n > 0 && range.next.load(std::memory_order_relaxed) >= range.end) continue;
     for (int64_t i = range.next.fetch_add(1, std::memory_order_relaxed); i < range.end;
          i = range.next.fetch_add(1, std::memory_order_relaxed)) {
@@ -122,23 +131,23 @@ void ThreadPool::take_items(int thread) {
 
 void ThreadPool::work(int thread) {
   // The thread may use all CPUs of its node. The kernel balances threads among them.
-  if (pinned_) run_on(plan_[home_of(thread)].cpus);
+  if (pinned_) run_on(plan_[node_of(thread)].cpus);
+  std::atomic<uint32_t>& seat = seats_[thread - 1].loop;
   uint32_t done = 0;  // the loop that this worker has worked on last
   while (true) {
     // The end is a state, too: a flag of its own could be set between the looks at it and at the state, and
     // the worker would sleep for ever.
-    uint32_t now = state_.load(std::memory_order_acquire);
+    const uint32_t now = state_.load(std::memory_order_acquire);
     if (now == kEnd) return;
-    const uint32_t loop = now & ~(kLoop - 1);
-    if ((now & kOpen) == 0 || loop == done) {
+    if (!is_open(now) || now == done) {
       wait_while(state_, now, spin_ns_);
       continue;
     }
-    if (!state_.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel)) continue;
-    done = loop;
-    take_items(thread);
-    state_.fetch_sub(1, std::memory_order_release);
-    state_.notify_all();
+    seat.store(now);
+    if (state_.load() == now) take_items(thread);
+    done = now;
+    seat.store(now + 1, std::memory_order_release);
+    seat.notify_all();
   }
 }
 

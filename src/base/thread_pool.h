@@ -32,14 +32,23 @@ class ThreadPool {
   // done. One loop at a time; the body must not call for_each again and must not throw.
   template <typename Body>
   void for_each(int64_t items, Body&& body) {
-    run({&items, 1}, call_of(body), context_of(body));
+    run({&items, 1}, 0, call_of(body), context_of(body));
+  }
+
+  // The same, but each thread begins with items of its own that follow each other, for bodies whose
+  // neighbours use the same memory; then it takes the others' that are left.
+  template <typename Body>
+  void for_each_apart(int64_t items, Body&& body) {
+    std::vector<int64_t> ends;
+    for (int64_t thread = 1; thread <= threads(); ++thread) ends.push_back(items * thread / threads());
+    run(ends, threads(), call_of(body), context_of(body));
   }
 
   // NUMA nodes with threads, 1 if there is nothing to choose between. Of `items` that lie in memory one after
   // the other, those from node_begin(items, node) on are node's; node_begin(items, nodes()) is items.
-  int nodes() const { return static_cast<int>(ranges_.size()); }
+  int nodes() const { return static_cast<int>(threads_before_.size()); }
   int64_t node_begin(int64_t items, int node) const {
-    return node == nodes() ? items : items * ranges_[node].threads_before / planned_;
+    return node == nodes() ? items : items * threads_before_[node] / planned_;
   }
 
   // The same as for_each, with a range of items for each node: the items of node n end at ends[n], where the
@@ -47,14 +56,14 @@ class ThreadPool {
   // taken.
   template <typename Body>
   void for_each_by_node(std::span<const int64_t> ends, Body&& body) {
-    run(ends, call_of(body), context_of(body));
+    run(ends, nodes(), call_of(body), context_of(body));
   }
   // The same with the ranges of node_begin().
   template <typename Body>
   void for_each_by_node(int64_t items, Body&& body) {
     std::vector<int64_t> ends;
     for (int node = 0; node < nodes(); ++node) ends.push_back(node_begin(items, node + 1));
-    run(ends, call_of(body), context_of(body));
+    run(ends, nodes(), call_of(body), context_of(body));
   }
 
  private:
@@ -62,12 +71,16 @@ class ThreadPool {
   // Two lines of 64 bytes: Intel's prefetcher fetches lines in pairs.
   static constexpr size_t kApart = 128;
 
-  // The items of a node that are left. They have a cache line of their own: every thread of the node writes
-  // to it.
+  // The items that are left of those that one node or one thread begins with. They have a cache line of their
+  // own: every thread of the node writes to it.
   struct alignas(kApart) Range {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
-    int64_t threads_before = 0;  // threads of the nodes before this one
+  };
+  // A worker's own line: the loop that it works on, or what is no open loop. A word that all workers wrote to
+  // would go from core to core for each of them, twice a loop.
+  struct alignas(kApart) Seat {
+    std::atomic<uint32_t> loop{0};
   };
 
   template <typename Body>
@@ -79,9 +92,10 @@ class ThreadPool {
     return const_cast<void*>(static_cast<const void*>(&body));
   }
 
-  void run(std::span<const int64_t> ends, Call call, void* context);
+  void run(std::span<const int64_t> ends, int homes, Call call, void* context);
   void take_items(int thread);
   int home_of(int thread) const;
+  int node_of(int thread) const;
   void work(int thread);
 
   Call call_ = nullptr;
@@ -90,10 +104,14 @@ class ThreadPool {
   bool pinned_ = false;
   int64_t planned_ = 1;  // threads; fewer where the system refused some
   std::vector<ThreadPlan::Node> plan_;
-  std::vector<int> node_of_cpu_;  // by number of the CPU; what is beyond it is on node 0
-  std::vector<Range> ranges_;     // one for each node
-  // The loop's number, whether workers may still join it, and how many have; or the end. The caller waits
-  // only for workers that joined: one that does not get its core in time delays nothing.
+  std::vector<int> node_of_cpu_;         // by number of the CPU; what is beyond it is on node 0
+  std::vector<int64_t> threads_before_;  // by node: threads of the nodes before it
+  std::vector<Range> ranges_;            // the first `homes_` of them are this loop's
+  int homes_ = 1;                        // nodes, or threads
+  std::vector<Seat> seats_;              // by worker
+  // Twice the loop's number; one more while workers may join it; or the end. A worker takes its seat and then
+  // looks again; the caller closes the loop and then looks at the seats. So it waits only for workers that
+  // joined: one that does not get its core in time delays nothing.
   alignas(kApart) std::atomic<uint32_t> state_{0};
   alignas(kApart) std::vector<std::thread> workers_;
 };

@@ -11,7 +11,7 @@ void Products::add_low_rank(const PackedLowRank& low, const float* x, int64_t st
   if (low.rank == 0) return;
   const auto each = [&](const PackedMatrix& m, const ActRows& act, auto&& put) {
     for_each_tile(kernels, pool, workspaces, m, act.view(), rows, chosen.tuning,
-                  [&](const float* tile, int first, int n, int64_t panel, int count) {
+                  [&](const float* tile, int first, int n, int64_t panel, int count, int) {
                     for (int t = 0; t < n; ++t) {
                       for (int i = 0; i < count * kPanel; ++i)
                         put(first + t, panel * kPanel + i, tile[t * kPair * kPanel + i]);

@@ -64,32 +64,43 @@ void for_each_pair(ThreadPool& pool, int64_t sections, int64_t pairs, const RunT
   };
   std::vector<int64_t> ends = {0};  // where each node's items end, after a zero
   for (int node = 0; node < pool.nodes(); ++node) ends.push_back(ends.back() + sections * runs_of(node));
-  pool.for_each_by_node(std::span(ends).subspan(1), [&](int64_t item, int thread) {
+  const auto run_item = [&](int64_t item, int thread) {
     int node = 0;
     while (item >= ends[node + 1]) ++node;
     const int64_t at = item - ends[node], runs = runs_of(node);
     const int64_t first = pool.node_begin(pairs, node) + at % runs * run,
                   end = std::min(first + run, pool.node_begin(pairs, node + 1));
     for (int64_t pair = first; pair < end; ++pair) body(at / runs, pair, thread);
-  });
+  };
+  if (tuning.apart && pool.nodes() == 1) return pool.for_each_apart(ends.back(), run_item);
+  pool.for_each_by_node(std::span(ends).subspan(1), run_item);
 }
 
-// Tokens that a thread takes at a time: all, unless a matrix has fewer pairs than threads want, as a router
-// of 32 experts has one. No fewer than share a pass with profit.
-inline int tokens_at_a_time(int threads, int64_t pairs, int tokens) {
+// Tokens that a thread takes at a time. More blocks of them than one where a matrix has fewer pairs than
+// threads want, as a router of 32 experts has one; and where the activations of all would not stay in the
+// second cache from pair to pair: each pair would bring them from the third one, which many threads share.
+// Each block is a pass over the weights, which costs nothing where threads work on all blocks at the same
+// time: with few threads there is one. token_bytes: of a token's activations. No fewer than share a pass with
+// profit.
+inline int tokens_at_a_time(int threads, int64_t pairs, int tokens, int64_t token_bytes) {
   constexpr int kItemsAThread = 4, kFewest = 32;
-  const int64_t blocks = (int64_t{kItemsAThread} * threads + pairs - 1) / pairs;
+  constexpr int64_t kBlockBytes = 1 << 20;
+  constexpr int kThreadsABlock = 4;
+  const int64_t long_rows = std::min<int64_t>((tokens * token_bytes + kBlockBytes - 1) / kBlockBytes,
+                                              std::max(1, threads / kThreadsABlock));
+  const int64_t blocks = std::max((int64_t{kItemsAThread} * threads + pairs - 1) / pairs, long_rows);
   const int64_t each = (tokens + blocks - 1) / blocks;
   return static_cast<int>(std::max<int64_t>((each + kFewest - 1) / kFewest * kFewest, kFewest));
 }
 
-// epilogue(tile, first_token, tokens, panel, count) for every panel pair of the matrix, on the pool; count is
-// 1 where the second panel is only padding.
+// epilogue(tile, first_token, tokens, panel, count, thread) for every panel pair of the matrix, on the pool;
+// count is 1 where the second panel is only padding.
 template <typename Epilogue>
 void for_each_tile(const Kernels& kernels, ThreadPool& pool, std::vector<Workspace>& workspaces,
                    const PackedMatrix& m, const ActView& act, int tokens, const CpuTuning& tuning,
                    Epilogue&& epilogue) {
-  const int step = tokens_at_a_time(pool.threads(), m.pairs(), tokens), blocks = (tokens + step - 1) / step;
+  const int step = tokens_at_a_time(pool.threads(), m.pairs(), tokens, act.stride),
+            blocks = (tokens + step - 1) / step;
   for_each_pair(
       pool, blocks, m.pairs(), tuning.runs_for(tokens), [&](int64_t block, int64_t pair, int thread) {
         const int count = static_cast<int>(std::min<int64_t>(kPair, m.panels - kPair * pair));
@@ -98,7 +109,7 @@ void for_each_tile(const Kernels& kernels, ThreadPool& pool, std::vector<Workspa
           const int n = std::min(kTokenBlock, end - first);
           const float* tile =
               run_pair(kernels, m, pair, rows_from(act, first), n, workspaces[thread], tuning.dense);
-          epilogue(tile, first, n, kPair * pair, count);
+          epilogue(tile, first, n, kPair * pair, count, thread);
         }
       });
 }

@@ -79,7 +79,7 @@ TEST_P(KernelTest, GemmEveryFormatAndTokenCount) {
         act.assign(kernels_, pool_, act_format(pack, kernels_), x.data(), cols, tokens, cols);
         std::vector<float> y(tokens * 48, NAN);
         for_each_tile(kernels_, pool_, workspaces, packed.value(), act.view(), tokens, {},
-                      [&](const float* tile, int first, int n, int64_t panel, int count) {
+                      [&](const float* tile, int first, int n, int64_t panel, int count, int) {
                         for (int t = 0; t < n; ++t) {
                           for (int i = 0; i < count * kPanel; ++i)
                             y[(first + t) * 48 + panel * kPanel + i] = tile[t * 32 + i];

@@ -125,12 +125,16 @@ void LayerOps::attend(const Layer& layer, std::span<const LayerRow> rows) {
 void LayerOps::project(const Layer& layer, int rows, float* x) {
   const int hidden = layer.shape.hidden;
   const Range mine = rank_.share.rows(hidden);
+  // Few rows of a router of one pair are the calling thread's alone, which is then bound by the memory's
+  // delay.
+  const bool asks = rows <= CpuTuning::kPanelTokens && layer.router.pairs() == 1;
   products_.linear(layer.o, attended_.data(), rows,
                    {.out = x + mine.first,
                     .stride = hidden,
                     .width = mine.count,
                     .bias = bias_of(layer.o_bias),
-                    .add = true});
+                    .add = true},
+                   asks ? &layer.router : nullptr);
   products_.add_low_rank(layer.o_adapter, attended_.data(), layer.shape.q_size(), rows, x, hidden);
   rank_.gather(x, rows, hidden, mine);
 }

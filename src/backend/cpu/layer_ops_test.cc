@@ -195,12 +195,18 @@ TEST(Products, ThreadsShareTheRowsOfAFewPanels) {
 }
 
 TEST(Products, TokensAreSharedOnlyWherePairsAreFew) {
-  EXPECT_EQ(tokens_at_a_time(16, 1, 512), 32);  // the 20b's router
-  EXPECT_EQ(tokens_at_a_time(16, 4, 512), 32);  // the 120b's
-  EXPECT_EQ(tokens_at_a_time(16, 4, 4096), 256);
-  EXPECT_EQ(tokens_at_a_time(16, 90, 512), 512);  // the output projection
-  EXPECT_EQ(tokens_at_a_time(2, 160, 2048), 2048);
-  EXPECT_EQ(tokens_at_a_time(64, 1, 1), 32);
+  EXPECT_EQ(tokens_at_a_time(16, 1, 512, 64), 32);  // the 20b's router
+  EXPECT_EQ(tokens_at_a_time(16, 4, 512, 64), 32);  // the 120b's
+  EXPECT_EQ(tokens_at_a_time(16, 4, 4096, 64), 256);
+  EXPECT_EQ(tokens_at_a_time(16, 90, 512, 64), 512);  // the output projection
+  EXPECT_EQ(tokens_at_a_time(2, 160, 2048, 64), 2048);
+  EXPECT_EQ(tokens_at_a_time(64, 1, 1, 64), 32);
+  // Rows that are too long for the second cache together.
+  EXPECT_EQ(tokens_at_a_time(16, 160, 512, 5824), 192);
+  EXPECT_EQ(tokens_at_a_time(16, 90, 512, 8256), 128);
+  EXPECT_EQ(tokens_at_a_time(8, 160, 512, 8256), 256);
+  EXPECT_EQ(tokens_at_a_time(2, 160, 512, 8256), 512);
+  EXPECT_EQ(tokens_at_a_time(64, 160, 1, 1 << 24), 32);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 
@@ -24,10 +25,22 @@ void Products::convert(ActRows& act, const PackedMatrix& m, Operand operand, con
   act.assign(kernels, pool, format, x, stride, rows, m.cols, rounding, slots);
 }
 
-void Products::linear(const PackedMatrix& m, const float* x, int rows, const Store& to) {
+namespace {
+
+void ask_for(const PackedMatrix& m) {
+  constexpr int64_t kLine = 64;
+  for (int64_t at = 0; at < m.pairs() * m.data_stride; at += kLine)
+    prefetch_line<Prefetch::kT1>(m.data.as<uint8_t>() + at);
+}
+
+}  // namespace
+
+void Products::linear(const PackedMatrix& m, const float* x, int rows, const Store& to,
+                      const PackedMatrix* next) {
   convert(act_, m, Operand::kDense, x, m.cols, rows);
   for_each_tile(kernels, pool, workspaces, m, act_.view(), rows, chosen.tuning,
-                [&](const float* tile, int first, int n, int64_t panel, int count) {
+                [&](const float* tile, int first, int n, int64_t panel, int count, int thread) {
+                  if (thread == 0 && next != nullptr) ask_for(*std::exchange(next, nullptr));
                   const int64_t column = panel * kPanel,
                                 width = std::min<int64_t>(count * kPanel, to.width - column);
                   const float* bias = to.bias == nullptr ? nullptr : to.bias + column;

@@ -38,8 +38,10 @@ class Products {
   // The rows in the format that they meet `m` in. slots: as ActRows::assign() has it.
   void convert(ActRows& act, const PackedMatrix& m, Operand operand, const float* x, int64_t stride, int rows,
                std::span<const int32_t> slots = {});
-  // x: [rows, m.cols]
-  void linear(const PackedMatrix& m, const float* x, int rows, const Store& to);
+  // x: [rows, m.cols]. next: the calling thread asks for this matrix meanwhile, since it will read it alone;
+  // or null.
+  void linear(const PackedMatrix& m, const float* x, int rows, const Store& to,
+              const PackedMatrix* next = nullptr);
   // y += up (down x), of dense matrices.
   void add_low_rank(const PackedLowRank& low, const float* x, int64_t stride, int rows, float* y,
                     int64_t y_stride);

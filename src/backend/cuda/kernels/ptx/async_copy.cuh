@@ -156,6 +156,15 @@ inline constexpr uint32_t kLooksAtOnce = 1024;  // looks in a wait for another C
 __device__ __forceinline__ void warpgroup_barrier(int barrier) {
   asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
 }
+// Some of kThreads threads arrive, the others wait for all. barrier: 1 to 15.
+template <int kThreads>
+__device__ __forceinline__ void named_barrier_arrive(int barrier) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+template <int kThreads>
+__device__ __forceinline__ void named_barrier_wait(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
 // By all warps of a warpgroup, of a kernel whose registers are bounded at its launch.
 template <int kCount>
 __device__ __forceinline__ void warpgroup_reg_alloc() {

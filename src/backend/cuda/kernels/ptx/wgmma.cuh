@@ -27,6 +27,13 @@ __device__ __forceinline__ void warpgroup_fence_operand(float (&d)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// The same for A: other values may take its registers behind this point.
+template <int N>
+__device__ __forceinline__ void warpgroup_fence_operand(uint32_t (&a)[N][4]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3]));
+}
+
 // Lower half of B's matrix descriptor: the address / 16. 16 columns further on: + 2.
 __device__ __forceinline__ uint32_t wgmma_operand(uint32_t address) {
   return (address >> 4 & 0x3FFF) | 1u << 16;
@@ -38,70 +45,73 @@ inline constexpr uint32_t kWgmmaUpper = kRowBytes / 2 | (kRowBytes == 128 ? 1u :
 template <int N>
 struct Wgmma;  // ::run<kBf16, bytes of a row of B>(d, a, b); B and A are F16, or BF16
 
-#define MOESAIC_WGMMA_ASM(TYPE, N, D, A, B, U)                                                             \
-  "{.reg .b64 b; mov.b64 b, {" B ", " U "}; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE \
-  " {" D "}, {" A "}, b, 1, 1, 1, 0;}"
-#define MOESAIC_WGMMA(N, D, A, B, U, ...)                                                                \
-  template <>                                                                                            \
-  struct Wgmma<N> {                                                                                      \
-    template <bool kBf16, int kRowBytes = 128>                                                           \
-    static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t* a, uint32_t b) {       \
-      if constexpr (kBf16) {                                                                             \
-        asm volatile(MOESAIC_WGMMA_ASM("bf16", N, D, A, B, U)                                            \
-                     : __VA_ARGS__                                                                       \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(kWgmmaUpper<kRowBytes>)); \
-      } else {                                                                                           \
-        asm volatile(MOESAIC_WGMMA_ASM("f16", N, D, A, B, U)                                             \
-                     : __VA_ARGS__                                                                       \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(kWgmmaUpper<kRowBytes>)); \
-      }                                                                                                  \
-    }                                                                                                    \
+#define MOESAIC_WGMMA_ASM(TYPE, N, D, A, B, U, S)                            \
+  "{.reg .b64 b; .reg .pred p; mov.b64 b, {" B ", " U "}; setp.ne.s32 p, " S \
+  ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D "}, {" A "}, b, p, 1, 1, 0;}"
+#define MOESAIC_WGMMA(N, D, A, B, U, S, ...)                                                            \
+  template <>                                                                                           \
+  struct Wgmma<N> {                                                                                     \
+    template <bool kBf16, int kRowBytes = 128>                                                          \
+    static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t* a, uint32_t b,        \
+                                               bool add = true) {                                       \
+      if constexpr (kBf16) {                                                                            \
+        asm volatile(MOESAIC_WGMMA_ASM("bf16", N, D, A, B, U, S)                                        \
+                     : __VA_ARGS__                                                                      \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(kWgmmaUpper<kRowBytes>), \
+                       "r"(static_cast<int>(add)));                                                     \
+      } else {                                                                                          \
+        asm volatile(MOESAIC_WGMMA_ASM("f16", N, D, A, B, U, S)                                         \
+                     : __VA_ARGS__                                                                      \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(kWgmmaUpper<kRowBytes>), \
+                       "r"(static_cast<int>(add)));                                                     \
+      }                                                                                                 \
+    }                                                                                                   \
   }
 #define MOESAIC_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MOESAIC_D8(i) MOESAIC_D4(i), MOESAIC_D4(i + 4)
 #define MOESAIC_D16(i) MOESAIC_D8(i), MOESAIC_D8(i + 8)
 #define MOESAIC_D32(i) MOESAIC_D16(i), MOESAIC_D16(i + 16)
 
-MOESAIC_WGMMA(8, "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", MOESAIC_D4(0));
-MOESAIC_WGMMA(16, "%0, %1, %2, %3, %4, %5, %6, %7", "%8, %9, %10, %11", "%12", "%13", MOESAIC_D8(0));
+MOESAIC_WGMMA(8, "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", "%10", MOESAIC_D4(0));
+MOESAIC_WGMMA(16, "%0, %1, %2, %3, %4, %5, %6, %7", "%8, %9, %10, %11", "%12", "%13", "%14", MOESAIC_D8(0));
 MOESAIC_WGMMA(32, "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15",
-              "%16, %17, %18, %19", "%20", "%21", MOESAIC_D16(0));
+              "%16, %17, %18, %19", "%20", "%21", "%22", MOESAIC_D16(0));
 MOESAIC_WGMMA(48,
               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
               "%20, %21, %22, %23",
-              "%24, %25, %26, %27", "%28", "%29", MOESAIC_D16(0), MOESAIC_D8(16));
+              "%24, %25, %26, %27", "%28", "%29", "%30", MOESAIC_D16(0), MOESAIC_D8(16));
 MOESAIC_WGMMA(64,
               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
               "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",
-              "%32, %33, %34, %35", "%36", "%37", MOESAIC_D32(0));
+              "%32, %33, %34, %35", "%36", "%37", "%38", MOESAIC_D32(0));
 MOESAIC_WGMMA(
     80,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
     "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39",
-    "%40, %41, %42, %43", "%44", "%45", MOESAIC_D32(0), MOESAIC_D8(32));
+    "%40, %41, %42, %43", "%44", "%45", "%46", MOESAIC_D32(0), MOESAIC_D8(32));
 MOESAIC_WGMMA(96,
               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
               "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
               "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47",
-              "%48, %49, %50, %51", "%52", "%53", MOESAIC_D32(0), MOESAIC_D16(32));
+              "%48, %49, %50, %51", "%52", "%53", "%54", MOESAIC_D32(0), MOESAIC_D16(32));
 MOESAIC_WGMMA(112,
               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
               "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
               "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55",
-              "%56, %57, %58, %59", "%60", "%61", MOESAIC_D32(0), MOESAIC_D16(32), MOESAIC_D8(48));
+              "%56, %57, %58, %59", "%60", "%61", "%62", MOESAIC_D32(0), MOESAIC_D16(32), MOESAIC_D8(48));
 MOESAIC_WGMMA(128,
               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
               "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
               "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
               "%56, %57, %58, %59, %60, %61, %62, %63",
-              "%64, %65, %66, %67", "%68", "%69", MOESAIC_D32(0), MOESAIC_D32(32));
+              "%64, %65, %66, %67", "%68", "%69", "%70", MOESAIC_D32(0), MOESAIC_D32(32));
 MOESAIC_WGMMA(
     160,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
     "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
     "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
     "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79",
-    "%80, %81, %82, %83", "%84", "%85", MOESAIC_D32(0), MOESAIC_D32(32), MOESAIC_D16(64));
+    "%80, %81, %82, %83", "%84", "%85", "%86", MOESAIC_D32(0), MOESAIC_D32(32), MOESAIC_D16(64));
 MOESAIC_WGMMA(
     192,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
@@ -109,7 +119,7 @@ MOESAIC_WGMMA(
     "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
     "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "
     "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95",
-    "%96, %97, %98, %99", "%100", "%101", MOESAIC_D32(0), MOESAIC_D32(32), MOESAIC_D32(64));
+    "%96, %97, %98, %99", "%100", "%101", "%102", MOESAIC_D32(0), MOESAIC_D32(32), MOESAIC_D32(64));
 
 #undef MOESAIC_WGMMA
 #undef MOESAIC_WGMMA_ASM

@@ -50,6 +50,7 @@ void ThreadBlock::begin(uint3 index, dim3 grid, const std::function<void()>& ker
   all_ = of_cluster_ = {};
   std::ranges::fill(warps_, Meeting{});
   std::ranges::fill(groups_, Meeting{});
+  named_.fill({});
   std::ranges::fill(turns_, 0);
   barriers_.clear();
   left_ = fibers_.size();
@@ -106,13 +107,14 @@ void ThreadBlock::let_others() {
   leave();
 }
 
+bool ThreadBlock::arrive(Meeting& at, int threads) {
+  if (++at.arrived < threads) return false;
+  at.arrived = 0, ++at.phase;
+  return true;
+}
 void ThreadBlock::meet(Meeting& at, int threads) {
   const int64_t phase = at.phase;
-  if (++at.arrived == threads) {
-    at.arrived = 0, ++at.phase;
-  } else {
-    wait_while(at.phase, ~int64_t{0}, phase);
-  }
+  if (!arrive(at, threads)) wait_while(at.phase, ~int64_t{0}, phase);
 }
 
 bool run_in_turn(dim3 grid, int threads, std::span<uint8_t> shared, const std::function<void()>& kernel) {

@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -100,6 +101,9 @@ class ThreadBlock {
   void meet_block() { meet(all_, static_cast<int>(fibers_.size())); }
   void meet_group() { meet(groups_[thread_ / 128], 128); }
   void meet_warp() { meet(warps_[thread_ / 32], 32); }
+  // Named barriers: some of `threads` arrive, the others wait for all.
+  void arrive_at(int barrier, int threads) { arrive(named_[barrier], threads); }
+  void meet_at(int barrier, int threads) { meet(named_[barrier], threads); }
   void meet_cluster() {
     if (cluster_size_ > 1) meet(cluster_->of_cluster_, static_cast<int>(fibers_.size()) * cluster_size_);
   }
@@ -132,6 +136,7 @@ class ThreadBlock {
   bool pass(bool late, bool looking);
   void resume(Fiber& fiber);
   void leave();
+  static bool arrive(Meeting& at, int threads);  // true for the last
   void meet(Meeting& at, int threads);
 
   static ThreadBlock* running_;
@@ -148,6 +153,7 @@ class ThreadBlock {
   uint8_t* memory_ = nullptr;
   Meeting all_, of_cluster_;
   std::vector<Meeting> warps_, groups_;
+  std::array<Meeting, 16> named_;
   std::vector<Slot> brought_[2];
   std::vector<uint8_t> turns_;  // which of the two is a thread's next
   std::unordered_map<uint32_t, Mbarrier> barriers_;

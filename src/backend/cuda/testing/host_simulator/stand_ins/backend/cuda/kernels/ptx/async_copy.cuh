@@ -26,6 +26,7 @@ inline void mbarrier_init(uint64_t* b, int n) {
   ThreadBlock::mine().barrier(smem_addr(b)) = {.count = n, .pending = n};
 }
 inline void fence_mbarrier_init() {}
+inline void fence_proxy_async() {}
 inline void mbarrier_arrive(uint32_t b) { ThreadBlock::mine().barrier(b).arrive(); }
 inline void mbarrier_arrive(uint64_t* b) { mbarrier_arrive(smem_addr(b)); }
 inline void mbarrier_arrive_expect_tx(uint64_t* b, int bytes) {
@@ -65,6 +66,7 @@ inline void cp_async_bulk(void* dst, const void* src, int bytes, uint64_t* b, ui
   cp_async_bulk(dst, src, bytes, b);
 }
 inline uint64_t evict_first_policy() { return 0; }
+inline uint64_t evict_normal_policy() { return 0; }
 inline void cp_async(void* dst, const void* src) { ThreadBlock::mine().copies().open.push_back({dst, src}); }
 inline void cp_async_commit_group() { ThreadBlock::mine().copies().commit(); }
 template <int kPending>
@@ -87,6 +89,14 @@ inline uint32_t clock_ticks() {
 }
 inline constexpr uint32_t kLooksAtOnce = 4;
 inline void warpgroup_barrier(int) { ThreadBlock::mine().meet_group(); }
+template <int kThreads>
+void named_barrier_arrive(int barrier) {
+  ThreadBlock::mine().arrive_at(barrier, kThreads);
+}
+template <int kThreads>
+void named_barrier_wait(int barrier) {
+  ThreadBlock::mine().meet_at(barrier, kThreads);
+}
 template <int kCount>
 void warpgroup_reg_alloc() {}
 template <int kCount>

@@ -10,13 +10,13 @@
 
 namespace moesaic::cuda::sm90 {
 
-// One thread's part of a product: D[64, columns] += A[64, 16] B[16, columns].
+// One thread's part of a product: D[64, columns] (+)= A[64, 16] B[16, columns].
 struct PendingProduct {
   float* d = nullptr;
   std::array<uint32_t, 4> a{};
   uint32_t b = 0;
-  int columns = 0;
-  bool bf16 = false;
+  int columns = 0, row_bytes = 0;
+  bool bf16 = false, add = false;
 };
 using ProductGroup = std::vector<PendingProduct>;
 inline constexpr int kMostThreads = 1024;
@@ -25,7 +25,8 @@ inline on_host::Later<PendingProduct>& products() {
   return all[on_host::ThreadBlock::mine().thread()];
 }
 
-// By all threads of a warpgroup, each with its part. B is [columns][128 bytes] in the 128-byte swizzle.
+// By all threads of a warpgroup, each with its part. B is [columns][128 or 64 bytes] in the swizzle of that
+// size.
 inline void compute(const ProductGroup& mine) {
   static std::array<const ProductGroup*, kMostThreads> all;
   on_host::ThreadBlock& block = on_host::ThreadBlock::mine();
@@ -45,13 +46,13 @@ inline void compute(const ProductGroup& mine) {
     for (int column = 2 * c; column < p.columns; column += column % 2 == 0 ? 1 : 7) {
       float sum[2] = {};
       for (int k = 0; k < 16; ++k) {
-        const uint32_t linear = ((p.b & 0x3FFF) << 4) + column * 128 + k * 2;
-        const uint32_t at = linear ^ (linear >> 7 & 7) << 4;
+        const uint32_t linear = ((p.b & 0x3FFF) << 4) + column * p.row_bytes + k * 2;
+        const uint32_t at = linear ^ (linear >> 7 & (p.row_bytes / 16 - 1)) << 4;
         const float b = values[*reinterpret_cast<const uint16_t*>(block.shared() + at)];
         sum[0] += a[0][k] * b, sum[1] += a[1][k] * b;
       }
       float* d = p.d + column / 8 * 4 + column % 2;
-      d[0] += sum[0], d[2] += sum[1];
+      d[0] = p.add ? d[0] + sum[0] : sum[0], d[2] = p.add ? d[2] + sum[1] : sum[1];
     }
   }
   block.meet_group();
@@ -63,12 +64,22 @@ template <int kPending>
 void warpgroup_wait() {
   products().wait(kPending, compute);
 }
+template <int N>
+void warpgroup_fence_operand(float (&)[N]) {}
+template <int N>
+void warpgroup_fence_operand(uint32_t (&)[N][4]) {}
 inline uint32_t wgmma_operand(uint32_t address) { return address >> 4 & 0x3FFF; }
 template <int N>
 struct Wgmma {
-  template <bool kBf16>
-  static void run(float (&d)[N / 2], const uint32_t* a, uint32_t b) {
-    products().open.push_back({.d = d, .a = {a[0], a[1], a[2], a[3]}, .b = b, .columns = N, .bf16 = kBf16});
+  template <bool kBf16, int kRowBytes = 128>
+  static void run(float (&d)[N / 2], const uint32_t* a, uint32_t b, bool add = true) {
+    products().open.push_back({.d = d,
+                               .a = {a[0], a[1], a[2], a[3]},
+                               .b = b,
+                               .columns = N,
+                               .row_bytes = kRowBytes,
+                               .bf16 = kBf16,
+                               .add = add});
   }
 };
 

@@ -56,7 +56,8 @@ WgmmaParams dense_params(const Matrix& w, const ActivationTiles& x, float factor
           .weight_tiles = weight_tiles,
           .stages = static_cast<int>(w.cols / kWgmmaStep),
           .split = x.split,
-          .factor = factor};
+          .factor = factor,
+          .tokens_first = x.tokens < w.rows};
 }
 
 template <class Epilogue>

@@ -80,6 +80,20 @@ struct WgmmaShared {
 
 // ---- what a CTA does: tiles first, first + stride, .., and of each these stages ----
 
+struct TilePlace {
+  int work_tile, row_tile;
+};
+__device__ inline int first_row(const TilePlace& place, int warp) {
+  return place.row_tile * kTileRows + 16 * warp;
+}
+// tiles: of the whole product.
+template <class Weights>
+__device__ TilePlace place_of(const WgmmaParams& p, int tile, int tiles) {
+  const int work_tiles = tiles / p.row_tiles;
+  if (!Weights::kGrouped && p.tokens_first) return {tile % work_tiles, tile / work_tiles};
+  return {tile / p.row_tiles, tile % p.row_tiles};
+}
+
 struct Share {
   int first, stride, first_stage, stages;
 };
@@ -101,7 +115,7 @@ __device__ void produce(const WgmmaParams& p, const Plan& plan) {
   const int tiles = work_tile_count_of(p.x) * p.row_tiles, steps = share.stages * kStageSteps;
   RingPlace<Plan::kStages> at;
   for (int tile = share.first; tile < tiles; tile += share.stride) {
-    const WorkTile work_tile = work_tile_at(p.x, tile / p.row_tiles);
+    const WorkTile work_tile = work_tile_at(p.x, place_of<Weights>(p, tile, tiles).work_tile);
     const int width = width_of(p.x, work_tile) * 128, bytes = width * Plan::kSteps;
     const uint8_t* from = static_cast<const uint8_t*>(p.x.data) +
                           static_cast<int64_t>(work_tile.start) * p.x.cols * 2 +
@@ -128,14 +142,12 @@ struct WeightStream {
     open(p, tiles, warp);
     for (int i = 0; i < Plan::kSlots - 1; ++i) fetch(p, plan, tiles, warp);
   }
-  __device__ static int row(const WgmmaParams& p, int tile, int warp) {
-    return tile % p.row_tiles * kTileRows + 16 * warp;
-  }
   __device__ void open(const WgmmaParams& p, int tiles, int warp) {
     left = tile < tiles ? share.stages : 0;
-    if (tile < tiles)
-      source.open(p, work_tile_at(p.x, tile / p.row_tiles).expert, row(p, tile, warp), share.first_stage,
-                  threadIdx.x % 32);
+    if (left == 0) return;
+    const TilePlace place = place_of<Weights>(p, tile, tiles);
+    source.open(p, work_tile_at(p.x, place.work_tile).expert, first_row(place, warp), share.first_stage,
+                threadIdx.x % 32);
   }
   // The next stage into the next slot.
   __device__ void fetch(const WgmmaParams& p, const Plan& plan, int tiles, int warp) {
@@ -401,9 +413,10 @@ __device__ void consume(const WgmmaParams& p, const Plan& plan, const Epilogue& 
   wait_for_predecessor();
   ActivationReader<Plan> x;
   for (int tile = stream.share.first; tile < tiles; tile += stream.share.stride) {
+    const TilePlace place = place_of<Weights>(p, tile, tiles);
     OutputTile at{
-        .work_tile = work_tile_at(p.x, tile / p.row_tiles),
-        .row = stream.row(p, tile, warp),
+        .work_tile = work_tile_at(p.x, place.work_tile),
+        .row = first_row(place, warp),
         .weight_tiles = p.weight_tiles,
         .factor = {stream.source.tops.factor(0) * p.factor, stream.source.tops.factor(1) * p.factor},
         .staging = plan.staging(warp / 4)};

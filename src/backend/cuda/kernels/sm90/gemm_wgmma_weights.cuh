@@ -36,6 +36,9 @@ struct WgmmaParams {
   int stages;        // along the contraction
   int split;         // dense: ActivationTiles::split
   float factor;
+  // Dense: tiles of the same rows follow each other, not those of the same tokens. The operand with fewer
+  // bytes should be the one that is read again: the other may not fit into L2.
+  bool tokens_first = false;
 };
 
 __device__ inline WorkTile work_tile_at(const ActivationTiles& t, int index) {

@@ -88,8 +88,9 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command
       .add_option("--moe-path", moe_path,
                   "w4a8: MXFP4 experts times MXFP8 activations, native on SM12x, emulated on Hopper; cpu and "
-                  "reference only round like it")
-      ->check(one_of({"auto", "w4a8"}))
+                  "reference only round like it. fp8: on Hopper, prompts and large batches take the experts' "
+                  "activations in E4M3: faster, less exact")
+      ->check(one_of({"auto", "w4a8", "fp8"}))
       ->capture_default_str()
       ->group(kRareOptions);
   command.add_option("--log", log, "debug: print each kernel's name when it is first launched")

@@ -41,9 +41,11 @@ enum class KvFormat { kOwn, kBf16, kFp8 };
 
 // How MXFP4 experts are computed, and dense matrices in MXFP4 or MXFP8. kW4A8: activations are rounded to
 // MXFP8. On cuda by kernels/sm120/: the default on SM120 and SM121; Hopper emulates the instruction. cpu and
-// reference round in the same way (backend/rounding.h).
-enum class MoePath { kAuto, kW4A8 };
-// From the names on the command line: keep (nothing) or a FormatInfo::option; auto, bf16, fp8; auto, w4a8.
+// reference round in the same way (backend/rounding.h). kFp8: on Hopper, and there for the experts of many
+// rows alone, activations are rounded to E4M3 with one scale for all, that of the F16 rows.
+enum class MoePath { kAuto, kW4A8, kFp8 };
+// From the names on the command line: keep (nothing) or a FormatInfo::option; auto, bf16, fp8; auto, w4a8,
+// fp8.
 Result<std::optional<Format>> dense_format(std::string_view name);
 Result<KvFormat> kv_format(std::string_view name);
 Result<MoePath> moe_path(std::string_view name);

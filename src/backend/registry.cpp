@@ -151,6 +151,8 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
     if (kind != entry.name && (kind != "auto" || !entry.absent().empty())) continue;
     if (chosen.gpu_memory > 0 && entry.name != std::string_view("cuda"))
       return invalid("--gpu-memory: device {} has no GPU memory", entry.name);
+    if (chosen.moe_path == MoePath::kFp8 && entry.name != std::string_view("cuda"))
+      return invalid("--moe-path fp8: device {} has no such kernels, Hopper has; leave it out", entry.name);
     if (chosen.max_rows == 0) chosen.max_rows = std::max(entry.prefill_rows(chosen), chosen.least_rows);
     return chosen.tp == 1 ? entry.create(chosen) : create_ranks(entry, chosen);
   }
@@ -190,7 +192,8 @@ Result<KvFormat> kv_format(std::string_view name) {
 Result<MoePath> moe_path(std::string_view name) {
   if (name == "auto") return MoePath::kAuto;
   if (name == "w4a8") return MoePath::kW4A8;
-  return invalid("MoE path '{}': use auto or w4a8", name);
+  if (name == "fp8") return MoePath::kFp8;
+  return invalid("MoE path '{}': use auto, w4a8 or fp8", name);
 }
 
 namespace {

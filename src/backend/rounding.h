@@ -19,7 +19,7 @@ struct Rounding {
 // Before they meet weights that memory holds so. What comes from a norm or attention is BF16 on a device.
 inline Rounding rounding_of(MoePath path, Operand operand, Format weights) {
   const bool rounds = is_mxfp4(weights) || (operand == Operand::kDense && is_mx(weights));
-  if (path == MoePath::kAuto || !rounds) return {};
+  if (path != MoePath::kW4A8 || !rounds) return {};
   return {.first = operand == Operand::kSwiglu ? Format::kF32 : Format::kBF16, .then = Format::kMxfp8};
 }
 

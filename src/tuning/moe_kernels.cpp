@@ -37,6 +37,14 @@ constexpr MoeKernelConfig kSlabConfigs[] = {
     {"wgmma 64", MoeKernel::kWgmma, 9, 0, 64, 16, 26e-6, 2.5e12, 300e12},
     {"wgmma 128", MoeKernel::kWgmma, 9, 0, 128, 16, 36e-6, 2.58e12, 440e12},
 };
+// Few rows stay in F16.
+constexpr MoeKernelConfig kFp8SlabConfigs[] = {
+    kSlabConfigs[0],
+    kSlabConfigs[1],
+    {"wgmma fp8 32", MoeKernel::kWgmmaFp8, 9, 0, 32, 16, 26e-6, 2.74e12, 300e12},
+    {"wgmma fp8 64", MoeKernel::kWgmmaFp8, 9, 0, 64, 16, 26e-6, 2.5e12, 480e12},
+    {"wgmma fp8 128", MoeKernel::kWgmmaFp8, 9, 0, 128, 16, 36e-6, 2.58e12, 700e12},
+};
 constexpr MoeKernelConfig kGemmConfigs[] = {
     {"gemm 8", MoeKernel::kGemm, 1, 0, 8, 8, 15e-6, 2.6e12, 40e12},
     {"gemm 16", MoeKernel::kGemm, 1, 0, 16, 16, 15e-6, 2.6e12, 45e12},
@@ -77,7 +85,8 @@ bool slabs_take(const MoeShape& s) {
   return s.hidden == 2880 && s.intermediate == 2880 && s.top_k == 4 && s.experts < 255;
 }
 
-std::span<const MoeKernelConfig> sm90_configs(bool slabs) {
+std::span<const MoeKernelConfig> sm90_configs(bool slabs, bool fp8) {
+  if (slabs && fp8) return kFp8SlabConfigs;
   return slabs ? std::span<const MoeKernelConfig>(kSlabConfigs)
                : std::span<const MoeKernelConfig>(kGemmConfigs);
 }

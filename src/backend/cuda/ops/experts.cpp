@@ -119,14 +119,16 @@ Status run_split_k(const LayerExperts& e, const ExpertRows& rows, const Route& r
   return sm90::split_k_down(e.fc2_slabs, e.layout, x, route, expert_out(e, scratch), stream);
 }
 
-Status run_wgmma(const LayerExperts& e, const ExpertRows& rows, int tile, const MoeScratch& scratch,
-                 cudaStream_t stream) {
+Status run_wgmma(const LayerExperts& e, const ExpertRows& rows, const MoeKernelConfig& kernel_config,
+                 const MoeScratch& scratch, cudaStream_t stream) {
+  const int tile = kernel_config.tile;
   sm90::ActivationTiles x{.data = scratch.tiles,
                           .cols = e.hidden,
                           .work_tiles = scratch.work_tiles,
                           .work_tile_count = scratch.work_tile_count,
                           .most_work_tiles = most_work_tiles(e, rows.rows, tile),
                           .tile = tile,
+                          .fp8 = kernel_config.kernel == MoeKernel::kWgmmaFp8,
                           .layout = e.layout};
   RETURN_IF_ERROR(sm90::arrange(rows.x, scratch.source_rows, x, stream));
   sm90::WgmmaSwiGlu h{.out = static_cast<uint8_t*>(scratch.hidden),
@@ -185,7 +187,7 @@ MoeShape shape_of(const LayerExperts& e, int rows) {
 }
 
 std::span<const MoeKernelConfig> configs_of(const LayerExperts& e) {
-  return e.w4a8 ? w4a8_configs(e.emulated) : sm90_configs(e.slabs);
+  return e.w4a8 ? w4a8_configs(e.emulated) : sm90_configs(e.slabs, e.fp8);
 }
 
 size_t moe_scratch_bytes(int experts, int top_k, int hidden, int intermediate, int rows) {
@@ -250,7 +252,8 @@ Status run_products(const LayerExperts& e, const ExpertRows& x, const MoeKernelC
     case MoeKernel::kSplitK:
       return run_split_k(e, x, routing, scratch, stream);
     case MoeKernel::kWgmma:
-      return run_wgmma(e, x, kernel_config.tile, scratch, stream);
+    case MoeKernel::kWgmmaFp8:
+      return run_wgmma(e, x, kernel_config, scratch, stream);
     case MoeKernel::kGemm:
       return run_gemm(e, x, kernel_config.tile, scratch, stream);
     case MoeKernel::kW4A8:

@@ -86,6 +86,12 @@ constexpr ExpertsConfig kExpertsConfigs[] = {
      .needs = kWgmma,
      .invariant = false,
      .gpt_oss_sizes = true},
+    {.name = "slabs, rows in FP8",
+     .layout = ExpertsLayout::kSlabs,
+     .path = MoePath::kFp8,
+     .needs = kWgmma,
+     .invariant = false,
+     .gpt_oss_sizes = true},
     {.name = "weight tiles", .layout = ExpertsLayout::kWeightTiles, .mxfp4_only = false, .any_path = true},
 };
 
@@ -151,7 +157,7 @@ Target target_of(const Features& features, const BackendOptions& options) {
   return {.features = features,
           .portable = portable,
           .batch_invariant = options.batch_invariant || portable,
-          .moe_path = w4a8 ? MoePath::kW4A8 : MoePath::kAuto};
+          .moe_path = w4a8 ? MoePath::kW4A8 : options.moe_path};
 }
 
 double peak_flops(const Target& target, int multiprocessors) {

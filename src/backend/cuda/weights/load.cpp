@@ -287,6 +287,7 @@ Paths paths_of(const ModelConfig& c, const ModelWeights& stored, const BackendOp
   const auto is = [&](ExpertsLayout layout) { return experts.ok() && experts.value()->layout == layout; };
   const slabs::SlabLayout layout = slab_layout_of(options.device, options.max_sms, options.rank.share);
   return {.slabs = is(ExpertsLayout::kSlabs) && prepare_slabs(layout),
+          .fp8 = is(ExpertsLayout::kSlabs) && target.moe_path == MoePath::kFp8,
           .w4a8 = is(ExpertsLayout::kQuads),
           .dense_mx = options.moe_path == MoePath::kW4A8,
           .slab_layout = layout};
@@ -330,6 +331,18 @@ std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeight
   return counter.parts();
 }
 
+namespace {
+
+Status check_fp8(const BackendOptions& options, const Paths& paths) {
+  if (options.moe_path != MoePath::kFp8 || (paths.slabs && paths.fp8)) return {};
+  return error(
+      StatusCode::kUnsupported,
+      "cuda: --moe-path fp8 is for gpt-oss's experts in MXFP4 on Hopper (compute capability 9.0), without "
+      "--batch-invariant and --portable; leave it out");
+}
+
+}  // namespace
+
 Result<LoadedModel> load_model(const ModelConfig& config, const ModelWeights& weights,
                                const BackendOptions& options, const LoadProgress& progress,
                                cudaStream_t stream, int host_layers, HostExperts* host) {
@@ -337,8 +350,10 @@ Result<LoadedModel> load_model(const ModelConfig& config, const ModelWeights& we
   RETURN_IF_ERROR(unsupported(config));
   RETURN_IF_ERROR(check_adapters(weights, options));
   RETURN_IF_ERROR(check_host(weights, options, host_layers));
-  RETURN_IF_ERROR(check_rank(config, paths_of(config, weights, options), options.rank));
-  LoadedModel model = model_of(config, weights, options, paths_of(config, weights, options), host_layers);
+  const Paths paths = paths_of(config, weights, options);
+  RETURN_IF_ERROR(check_rank(config, paths, options.rank));
+  RETURN_IF_ERROR(check_fp8(options, paths));
+  LoadedModel model = model_of(config, weights, options, paths, host_layers);
   RETURN_IF_ERROR(load_quad_kernels(model.w4a8, model.dense_mx));
   model.emulated = emulates_quads();
   Uploader up;

@@ -22,6 +22,8 @@ __host__ __device__ constexpr int tile_width(int count) { return count <= 8 ? 8 
 // chunk q holds the columns 8 c + 2 q + {0, 1} of c = 0..3, as the MMAs take them; of the eight chunks chunk
 // i of row n stands at chunk_place(i, n).
 __host__ __device__ constexpr int chunk_place(int chunk, int row) { return chunk ^ row % 8; }
+// In FP8 a row's 64 bytes are four chunks.
+__host__ __device__ constexpr int fp8_place(int chunk, int row) { return chunk ^ row / 2 % 4; }
 // A row of the 16-bit activations of a dense product: [rows, cols], or, if tile > 0, [rows / tile][cols / 64]
 // [tile][8 chunks].
 struct ActivationRow {

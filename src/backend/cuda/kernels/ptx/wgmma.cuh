@@ -2,7 +2,9 @@
 // rows, in the order of mma.sync's A operand), B from shared memory as [N][64 or 32 columns of K] with the
 // 128- or 64-byte swizzle, D as mma.sync has it: d[4 i + 2 h + e] is row 16 warp + 8 h + lane / 4, column 8 i
 // + 2 (lane % 4)
-// + e.
+// + e. FP8: A[64, 32] in E5M2 (a lane's registers are bytes of columns 4 (lane % 4) and on of rows lane / 4
+// and
+// + 8, then of columns 16 further), B in E4M3.
 #pragma once
 
 #include <cstdint>
@@ -43,11 +45,15 @@ template <int kRowBytes>
 inline constexpr uint32_t kWgmmaUpper = kRowBytes / 2 | (kRowBytes == 128 ? 1u : 2u) << 30;
 
 template <int N>
-struct Wgmma;  // ::run<kBf16, bytes of a row of B>(d, a, b); B and A are F16, or BF16
+struct Wgmma;  // ::run<kBf16, bytes of a row of B>(d, a, b); B and A are F16, or BF16; ::run_fp8(d, a, b), of
+               // 64 bytes
 
 #define MOESAIC_WGMMA_ASM(TYPE, N, D, A, B, U, S)                            \
   "{.reg .b64 b; .reg .pred p; mov.b64 b, {" B ", " U "}; setp.ne.s32 p, " S \
   ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D "}, {" A "}, b, p, 1, 1, 0;}"
+#define MOESAIC_WGMMA_FP8_ASM(N, D, A, B, U)                                                              \
+  "{.reg .b64 b; mov.b64 b, {" B ", " U "}; wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e5m2.e4m3 {" D \
+  "}, {" A "}, b, 1, 1, 1;}"
 #define MOESAIC_WGMMA(N, D, A, B, U, S, ...)                                                            \
   template <>                                                                                           \
   struct Wgmma<N> {                                                                                     \
@@ -65,6 +71,11 @@ struct Wgmma;  // ::run<kBf16, bytes of a row of B>(d, a, b); B and A are F16, o
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(kWgmmaUpper<kRowBytes>), \
                        "r"(static_cast<int>(add)));                                                     \
       }                                                                                                 \
+    }                                                                                                   \
+    static __device__ __forceinline__ void run_fp8(float (&d)[N / 2], const uint32_t* a, uint32_t b) {  \
+      asm volatile(MOESAIC_WGMMA_FP8_ASM(N, D, A, B, U)                                                 \
+                   : __VA_ARGS__                                                                        \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(kWgmmaUpper<64>));         \
     }                                                                                                   \
   }
 #define MOESAIC_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -123,6 +134,7 @@ MOESAIC_WGMMA(
 
 #undef MOESAIC_WGMMA
 #undef MOESAIC_WGMMA_ASM
+#undef MOESAIC_WGMMA_FP8_ASM
 #undef MOESAIC_D4
 #undef MOESAIC_D8
 #undef MOESAIC_D16

@@ -1,40 +1,8 @@
+#include "backend/cuda/kernels/sm90/arrange.cuh"
 #include "backend/cuda/kernels/sm90/gemm_wgmma.cuh"
 
 namespace moesaic::cuda::sm90 {
 namespace {
-
-// A warp a token, or 32 blocks of it: lane (block, q) has chunk q of the block, for wgmma from four places 16
-// bytes apart.
-constexpr int kArrangeWarps = 8, kAhead = 4;  // kAhead: blocks that a lane loads before the first is stored
-__global__ void __launch_bounds__(kArrangeWarps * 32)
-    arrange_kernel(const uint32_t* x, const int32_t* rows, const ActivationTiles tiles) {
-  wait_for_predecessor();
-  launch_dependents();
-  if (static_cast<int>(blockIdx.y) >= work_tile_count_of(tiles)) return;
-  const WorkTile work_tile = work_tile_at(tiles, blockIdx.y);
-  const int token = blockIdx.x * kArrangeWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (token >= work_tile.count) return;
-  const int permuted_row = work_tile.first + token, width = width_of(tiles, work_tile), q = lane % 4;
-  const uint32_t* from =
-      x + static_cast<int64_t>(rows != nullptr ? rows[permuted_row] : permuted_row) * (tiles.cols / 2);
-  uint8_t* to = static_cast<uint8_t*>(tiles.data) + static_cast<int64_t>(work_tile.start) * tiles.cols * 2 +
-                token * 128;
-  const int blocks = tiles.cols / kBlock;
-  for (int first = blockIdx.z * (8 * kAhead) + lane / 4; first < blocks; first += gridDim.z * (8 * kAhead)) {
-    uint4 chunk[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const uint32_t* at = from + min(first + 8 * i, blocks - 1) * (kBlock / 2);
-      chunk[i] = {at[q], at[q + 4], at[q + 8], at[q + 12]};
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int block = first + 8 * i, place = chunk_place(block % 2 * 4 + q, token);
-      if (block < blocks)
-        *reinterpret_cast<uint4*>(to + static_cast<int64_t>(block / 2) * width * 128 + place * 16) = chunk[i];
-    }
-  }
-}
 
 WgmmaParams slab_params(const uint8_t* weights, const ActivationTiles& x, int rows, float factor) {
   return {.weights = weights,
@@ -111,18 +79,27 @@ ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* dat
 Status arrange(const void* x, const int32_t* rows, const ActivationTiles& tiles, cudaStream_t stream) {
   const int work_tiles =
       tiles.work_tiles != nullptr ? tiles.most_work_tiles : (tiles.tokens + tiles.tile - 1) / tiles.tile;
+  const dim3 ctas((tiles.tile + kArrangeWarps - 1) / kArrangeWarps, work_tiles);
+  if (tiles.fp8)
+    return launch(arrange_fp8_kernel, ctas, dim3(kArrangeWarps * 32), 0, stream, static_cast<const uint2*>(x),
+                  rows, tiles);
   // Experts have many work tiles, most of them empty.
   const int parts = tiles.work_tiles != nullptr ? 1 : (tiles.cols / kBlock + 8 * kAhead - 1) / (8 * kAhead);
-  return launch(arrange_kernel, dim3((tiles.tile + kArrangeWarps - 1) / kArrangeWarps, work_tiles, parts),
-                dim3(kArrangeWarps * 32), 0, stream, static_cast<const uint32_t*>(x), rows, tiles);
+  return launch(arrange_kernel, dim3(ctas.x, ctas.y, parts), dim3(kArrangeWarps * 32), 0, stream,
+                static_cast<const uint32_t*>(x), rows, tiles);
 }
 
 Status wgmma_experts(const uint8_t* fc1, const ActivationTiles& x, float factor, const WgmmaSwiGlu& out,
                      cudaStream_t stream) {
-  return launch_wgmma<SlabWeights<false>>(slab_params(fc1, x, 2 * out.columns, factor), out, stream);
+  const int rows = 2 * out.columns;
+  if (x.fp8)
+    return launch_wgmma<Fp8SlabWeights<false>>(slab_params(fc1, x, rows, factor / kFp8Scale), out, stream);
+  return launch_wgmma<SlabWeights<false>>(slab_params(fc1, x, rows, factor), out, stream);
 }
 Status wgmma_experts(const uint8_t* fc2, const ActivationTiles& x, float factor, const Store& out,
                      cudaStream_t stream) {
+  if (x.fp8)
+    return launch_wgmma<Fp8SlabWeights<true>>(slab_params(fc2, x, out.rows, factor / kFp8Scale), out, stream);
   return launch_wgmma<SlabWeights<true>>(slab_params(fc2, x, out.rows, factor), out, stream);
 }
 

@@ -49,10 +49,11 @@ template <class Weights, int kTile, bool kStages_>
 struct WgmmaShared {
   static constexpr int kSlots = kTile >= 64 ? 4 : 8;
   static_assert(kSlots - 1 <= kFewestStages);
-  static constexpr int kSteps = kTile >= 64 ? 1 : Weights::kBlocks / 2;
+  static constexpr int kSteps = kTile >= 64 && !Weights::kFp8 ? 1 : Weights::kBlocks / 2;
   static constexpr int kWeightBytes = kSlots * kWgmmaWarps * Weights::kStageBytes;
-  static constexpr int kStaging = kStages_ ? kGroups * kTile * 64 : 0;  // the epilogue's
-  static constexpr int kStageBytes = kTile * 128 * kSteps;
+  static constexpr int kRowBytes = Weights::kFp8 ? 64 : 128;  // of 64 columns of a token
+  static constexpr int kStaging = kStages_ ? kGroups * kTile * (kRowBytes / 2) : 0;  // the epilogue's
+  static constexpr int kStageBytes = kTile * kRowBytes * kSteps;
   static constexpr int kBarriers = 1024;
   static constexpr int kStages =
       std::min(24, (kSharedLimit - kSharedReserved - kBarriers - kStaging - kWeightBytes) / kStageBytes);
@@ -65,7 +66,7 @@ struct WgmmaShared {
     return base + kStages * kStageBytes + (slot * kWgmmaWarps + warp) * Weights::kStageBytes;
   }
   __device__ uint8_t* staging(int group) const {
-    return base + kStages * kStageBytes + kWeightBytes + group * (kTile * 64);
+    return base + kStages * kStageBytes + kWeightBytes + group * (kTile * kRowBytes / 2);
   }
   // A warp's sums, [kTile / 8][32 lanes], where the ring was.
   __device__ float4* sums(int warp) const {
@@ -116,9 +117,9 @@ __device__ void produce(const WgmmaParams& p, const Plan& plan) {
   RingPlace<Plan::kStages> at;
   for (int tile = share.first; tile < tiles; tile += share.stride) {
     const WorkTile work_tile = work_tile_at(p.x, place_of<Weights>(p, tile, tiles).work_tile);
-    const int width = width_of(p.x, work_tile) * 128, bytes = width * Plan::kSteps;
+    const int width = width_of(p.x, work_tile) * Plan::kRowBytes, bytes = width * Plan::kSteps;
     const uint8_t* from = static_cast<const uint8_t*>(p.x.data) +
-                          static_cast<int64_t>(work_tile.start) * p.x.cols * 2 +
+                          static_cast<int64_t>(work_tile.start) * p.x.cols / 64 * Plan::kRowBytes +
                           static_cast<int64_t>(share.first_stage) * kStageSteps * width;
     for (int s = 0; s < steps; s += Plan::kSteps, from += bytes, at.next()) {
       mbarrier_wait(plan.empty(at.index), at.phase ^ 1);
@@ -144,7 +145,7 @@ struct WeightStream {
   }
   __device__ void open(const WgmmaParams& p, int tiles, int warp) {
     left = tile < tiles ? share.stages : 0;
-    if (left == 0) return;
+    if (tile >= tiles) return;
     const TilePlace place = place_of<Weights>(p, tile, tiles);
     source.open(p, work_tile_at(p.x, place.work_tile).expert, first_row(place, warp), share.first_stage,
                 threadIdx.x % 32);
@@ -175,6 +176,18 @@ struct ActivationReader {
   }
 };
 
+// sum += a block's 32 columns.
+template <int N, class Weights>
+__device__ __forceinline__ void multiply_block(float (&sum)[N / 2], const uint32_t (&a)[8],
+                                               uint32_t operand) {
+  if constexpr (Weights::kFp8) {
+    Wgmma<N>::run_fp8(sum, a, operand);
+  } else {
+    Wgmma<N>::template run<Weights::kBf16>(sum, a, operand);
+    Wgmma<N>::template run<Weights::kBf16>(sum, a + 4, operand + 2);
+  }
+}
+
 // A stage of weights by wgmma: the products of one block run while the next block is expanded. kDrain: waits
 // for all of them at the end. first: no product is in flight yet.
 template <int N, bool kDrain, class Weights, class Plan, int kSums>
@@ -190,9 +203,9 @@ __device__ __forceinline__ void multiply_group(const Plan& plan, const Weights& 
     if (b % kStageBlocks == 1 && (b > 1 || (!kDrain && !first))) x.release(plan);
     w.expand(b, a[b & 1]);
     warpgroup_arrive();
-    const uint32_t part = operand + (b % kStageBlocks / 2 * (N * 128) + b % 2 * 64) / 16;
-    Wgmma<N>::template run<Weights::kBf16>(head, a[b & 1], part);
-    Wgmma<N>::template run<Weights::kBf16>(head, a[b & 1] + 4, part + 2);
+    constexpr int kRow = Plan::kRowBytes;
+    multiply_block<N, Weights>(head, a[b & 1],
+                               operand + (b % kStageBlocks / 2 * (N * kRow) + b % 2 * (kRow / 2)) / 16);
     warpgroup_commit_batch();
     if (b % kStageBlocks == kStageBlocks - 1) x.at.next();
   }
@@ -364,11 +377,34 @@ __device__ inline void watch_join() {
   cluster_meet();
 }
 
+// How h stands in the second product's tiles: F16 or E4M3.
+template <bool kFp8>
+struct HiddenTile {
+  using Value = std::conditional_t<kFp8, uint8_t, __half>;
+  static constexpr int kRowBytes = kFp8 ? 64 : 128, kBlockBytes = kRowBytes / 2,
+                       kBlockChunks = kBlockBytes / 16;
+  // Column 8 c + 2 pair + e of 32, in bytes.
+  __device__ static int at(int c, int pair, int e) {
+    return kFp8 ? pair / 2 * 16 + c * 4 + pair % 2 * 2 + e : pair * 16 + c * 4 + e * 2;
+  }
+  __device__ static Value of(float h) {
+    if constexpr (kFp8) {
+      return __nv_cvt_float_to_fp8(h * (kHScale * kFp8Scale), __NV_SATFINITE, __NV_E4M3);
+    } else {
+      return __float2half_rn(h * kHScale);
+    }
+  }
+  __device__ static int place(int chunk, int token) {
+    return kFp8 ? fp8_place(chunk, token) : chunk_place(chunk, token);
+  }
+};
+
 // Gate and up are neighbouring rows, 4 lanes apart: even rows take slab a's pairs and odd ones slab b's, a
-// column of h each. The warpgroup's 32 columns go through shared memory, [token][4 chunks], to their tile.
-template <int kSums>
-__device__ __forceinline__ void finish_tile(const WgmmaSwiGlu& e, const OutputTile& at,
-                                            const float (&sum)[kSums]) {
+// column of h each. The warpgroup's 32 columns go through shared memory, [token][chunks], to their tile.
+template <bool kFp8, int kSums>
+__device__ __forceinline__ void finish_swiglu(const WgmmaSwiGlu& e, const OutputTile& at,
+                                              const float (&sum)[kSums]) {
+  using Hidden = HiddenTile<kFp8>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4, odd = g % 2;
   if (at.row / kWeightTileRows >= at.weight_tiles) return;  // none of the warpgroup's rows is there
   const int column = at.row / 2 + 4 * odd + g / 2;
@@ -376,10 +412,9 @@ __device__ __forceinline__ void finish_tile(const WgmmaSwiGlu& e, const OutputTi
   const float gate_bias = e.gate_bias[bias], up_bias = e.up_bias[bias];
   const float mine = odd ? at.factor[1] : at.factor[0];
   const float theirs = __shfl_xor_sync(~0u, odd ? at.factor[0] : at.factor[1], 4);
-  // Column 8 warp + 4 odd + g / 2 of the 32: in wgmma's order chunk 2 odd + g / 4, byte 4 warp + 2 (g / 2 %
-  // 2).
-  const int byte = (2 * odd + g / 4) * 16 + warp * 4 + g / 2 % 2 * 2;
-  __half* to = reinterpret_cast<__half*>(at.staging + byte);
+  // Column 8 warp + 4 odd + g / 2 of the 32.
+  auto* to =
+      reinterpret_cast<typename Hidden::Value*>(at.staging + Hidden::at(warp, 2 * odd + g / 4, g / 2 % 2));
 #pragma unroll
   for (int i = 0; i < kSums / 4; ++i) {
     if (8 * i >= at.work_tile.count) break;
@@ -388,17 +423,18 @@ __device__ __forceinline__ void finish_tile(const WgmmaSwiGlu& e, const OutputTi
       const float v0 = sum[4 * i + k], v1 = sum[4 * i + 2 + k];
       const float other = __shfl_xor_sync(~0u, odd ? v0 : v1, 4) * theirs, own = (odd ? v1 : v0) * mine;
       const float y = swiglu((odd ? other : own) + gate_bias, (odd ? own : other) + up_bias);
-      to[(8 * i + lane % 4 * 2 + k) * 32] = __float2half_rn(y * kHScale);
+      to[(8 * i + lane % 4 * 2 + k) * 32] = Hidden::of(y);
     }
   }
+  constexpr int kChunks = Hidden::kBlockChunks;
   const int block = e.first / kBlock + at.row / 64, width = tile_width(at.work_tile.count),
             group = threadIdx.x / 128 + 1;
   warpgroup_barrier(group);
-  const int64_t tile = static_cast<int64_t>(at.work_tile.start) * (kHidden * 2) +
-                       static_cast<int64_t>(block / 2) * width * 128;
-  for (int i = threadIdx.x % 128; i < at.work_tile.count * 4; i += 128) {
-    const int token = i / 4;
-    const int64_t place = tile + token * 128 + chunk_place(block % 2 * 4 + i % 4, token) * 16;
+  const int64_t tile = static_cast<int64_t>(at.work_tile.start) * (kHidden / 64 * Hidden::kRowBytes) +
+                       static_cast<int64_t>(block / 2) * width * Hidden::kRowBytes;
+  for (int i = threadIdx.x % 128; i < at.work_tile.count * kChunks; i += 128) {
+    const int token = i / kChunks, chunk_of_row = block % 2 * kChunks + i % kChunks;
+    const int64_t place = tile + token * Hidden::kRowBytes + Hidden::place(chunk_of_row, token) * 16;
     const uint4 chunk = *reinterpret_cast<const uint4*>(at.staging + i * 16);
     *reinterpret_cast<uint4*>(e.out + place) = chunk;
     for (int peer = 0; peer < e.peers; ++peer) *reinterpret_cast<uint4*>(e.peer_out[peer] + place) = chunk;
@@ -422,7 +458,9 @@ __device__ void consume(const WgmmaParams& p, const Plan& plan, const Epilogue& 
         .staging = plan.staging(warp / 4)};
     float sum[kTile / 2] = {};
     contract<Weights>(p, plan, tiles, at.work_tile.count, stream, x, sum);
-    if constexpr (Weights::kGrouped) {
+    if constexpr (std::is_same_v<Epilogue, WgmmaSwiGlu>) {
+      finish_swiglu<Weights::kFp8>(e, at, sum);
+    } else if constexpr (Weights::kGrouped) {
       finish_tile(e, at, sum);
     } else {
       if (p.split > 1) return join_tile(plan, e, at, p.split, sum);

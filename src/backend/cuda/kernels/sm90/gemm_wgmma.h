@@ -12,12 +12,17 @@
 namespace moesaic::cuda::sm90 {
 
 inline constexpr int kWgmmaTokens = 192;  // most tokens of a dense work tile; experts have 128
-inline constexpr int kWgmmaStep = 64;     // columns of a swizzled row: 128 bytes
+inline constexpr int kWgmmaStep = 64;     // columns of a swizzled row: 128 bytes, 64 in FP8
 inline constexpr int kMostSplit = 8;      // CTAs that share a tile, at most
 
 // Activations, or room for them, as the tensor cores read them. A work tile's tile begins at token
 // work_tile.start of the buffer and is [cols / 64][tile_width(count) tokens][128 bytes]: what a stage needs
 // is one contiguous piece. operands.h has the order of the chunks. What lies beyond count is never used.
+//
+// FP8 (experts): E4M3, with 64 bytes for 128. Within 32 columns chunk q of two holds the columns 8 c + 4 q +
+// {0,
+// .., 3} of c = 0..3; the swizzle is that of 64 bytes (fp8_place()). A value is the F16 one times kFp8Scale,
+// so that no F16 value below 2^15 becomes infinite and no h does.
 struct ActivationTiles {
   void* data = nullptr;
   int cols = 0;  // a multiple of 64
@@ -27,6 +32,7 @@ struct ActivationTiles {
   // Without work tiles: `tokens` tokens, `tile` a work tile.
   int tokens = 0;
   int tile = 0;       // tokens of a work tile, at most
+  bool fp8 = false;   // of experts
   int split = 1;      // CTAs of a cluster that take a part of the contraction each
   SlabLayout layout;  // the slabs'; at most its sms CTAs run, also for dense matrices
 };
@@ -35,11 +41,14 @@ ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* dat
 // Tokens that the buffer must hold; ends: work tiles whose count is no tile_width, one an expert at most.
 inline size_t tile_tokens(size_t tokens, size_t ends) { return tokens + 15 * ends; }
 
+inline constexpr float kFp8Scale = 0x1p-7f;  // |h| kHScale is at most 57,344: 448, E4M3's largest
+
 // Fills tiles: token r is row rows[r] of x, or row r; [.., cols] of 16 bits.
 Status arrange(const void* x, const int32_t* rows, const ActivationTiles& tiles, cudaStream_t stream);
 
-// The experts' first product and SwiGLU (alpha 1.702, limit 7), from slabs; out: the tiles of the second,
-// times kHScale. Other ranks get the columns, too; each rank then calls await_stores() (gather.h).
+// The experts' first product and SwiGLU (alpha 1.702, limit 7), from slabs; out: the tiles of the second, in
+// FP8 if x is, times kHScale. factor: as for F16 activations. Other ranks get the columns, too; each rank
+// then calls await_stores() (gather.h).
 struct WgmmaSwiGlu {
   uint8_t* out = nullptr;
   uint8_t* peer_out[kMostRanks - 1] = {};

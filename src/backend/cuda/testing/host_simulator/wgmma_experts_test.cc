@@ -1,12 +1,12 @@
 // Both products of the experts for many tokens, from the slabs that the loader packs, on the host: see
 // thread_block.h.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <ostream>
 #include <random>
 
+#include "backend/cuda/kernels/sm90/arrange.cuh"
 #include "backend/cuda/testing/host_simulator/experts.h"
 #include "backend/cuda/testing/host_simulator/run_wgmma.h"
 
@@ -49,9 +49,7 @@ struct Case {
   unsigned blocks;
   int sms = kFullSms;
 };
-void PrintTo(const Case& c, std::ostream* out) {
-  *out << "tiles of " << c.tile << ", " << c.sms << " multiprocessors";
-}
+void PrintTo(const Case& c, std::ostream* out) { *out << c.tile << "_on_" << c.sms; }
 class WgmmaExperts : public testing::TestWithParam<Case> {};
 
 TEST_P(WgmmaExperts, MultiplyBySlabs) {
@@ -101,7 +99,98 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{32, {{1, 0, 3, 0}}, 5, 78}, Case{32, {{1, 0, 3, 0}}, 5, 17},
                     Case{64, {{0, 0, 61, 0}, {1, 61, 40, 64}}, 132},
                     Case{128, {{0, 0, 128, 0}, {0, 128, 97, 128}, {2, 225, 9, 240}}, 20}),
-    [](const auto& test) { return fmt::format("{}_on_{}", test.param.tile, test.param.sms); });
+    testing::PrintToStringParamName());
+
+// The same in FP8, from rows that arrange() gathers: every row of x stands at another place.
+struct PlacedFp8 {
+  std::vector<uint8_t> codes;
+  ActivationTiles tiles;
+  PlacedFp8(const std::vector<WorkTile>& work_tiles, const int* count, int tile)
+      : codes(static_cast<size_t>(work_tiles.back().start + tile_width(work_tiles.back().count)) * kHidden,
+              0x7F),  // NaN
+        tiles{.data = codes.data(),
+              .cols = kHidden,
+              .work_tiles = work_tiles.data(),
+              .work_tile_count = count,
+              .most_work_tiles = *count,
+              .tile = tile,
+              .fp8 = true,
+              .layout = slab_layout(kFullSms)} {}
+  // A token's values, as they were before kFp8Scale.
+  std::vector<float> row(const WorkTile& at, int token) const {
+    std::vector<float> values(kHidden);
+    for (int i = 0; i < kHidden; ++i) {
+      const int in_block = i % 32, chunk = i / 32 % 2 * 2 + in_block % 8 / 4;
+      const int64_t place =
+          (int64_t{i / 64} * tile_width(at.count) + token) * 64 + fp8_place(chunk, token) * 16;
+      values[i] =
+          mx::decode_e4m3(codes[int64_t{at.start} * kHidden + place + in_block / 8 * 4 + in_block % 4]) /
+          kFp8Scale;
+    }
+    return values;
+  }
+};
+float e4m3(float x) { return mx::decode_e4m3(mx::encode_e4m3(x)); }
+
+class Fp8Experts : public testing::TestWithParam<Case> {};
+
+TEST_P(Fp8Experts, AreRoundedToE4m3AndMultipliedBySlabs) {
+  constexpr float kFactor = 512;  // of F16 rows
+  const auto& [tile, work_tiles, blocks, sms] = GetParam();
+  const int count = static_cast<int>(work_tiles.size()),
+            tokens = work_tiles.back().first + work_tiles.back().count;
+  PlacedFp8 x(work_tiles, &count, tile), h(work_tiles, &count, tile), of_peer(work_tiles, &count, tile);
+  std::mt19937 rng(7);
+  std::normal_distribution<float> normal;
+  std::vector<__half> rows(static_cast<size_t>(tokens) * kHidden);
+  for (__half& value : rows) value = __float2half_rn(normal(rng) * kFactor);
+  rows[5] = __float2half_rn(32752), rows[6] = __float2half_rn(-32752);  // the largest that a norm leaves
+  std::vector<int32_t> source(tokens);
+  for (int i = 0; i < tokens; ++i) source[i] = tokens - 1 - i;
+  ASSERT_TRUE(on_host::run_in_turn(
+      dim3((tile + kArrangeWarps - 1) / kArrangeWarps, count), 32 * kArrangeWarps, {},
+      [&] { arrange_fp8_kernel(reinterpret_cast<const uint2*>(rows.data()), source.data(), x.tiles); }));
+  run_wgmma<Fp8SlabWeights<false>>(params_of(experts().fc1, x.tiles, 2 * kHidden, 1 / kFactor / kFp8Scale),
+                                   WgmmaSwiGlu{.out = h.codes.data(),
+                                               .peer_out = {of_peer.codes.data()},
+                                               .peers = 1,
+                                               .gate_bias = experts().bias[kGatePart].data(),
+                                               .up_bias = experts().bias[kUpPart].data()},
+                                   blocks);
+  EXPECT_EQ(h.codes, of_peer.codes);
+  std::vector<float> y(static_cast<size_t>(tokens) * kHidden);
+  run_wgmma<Fp8SlabWeights<true>>(
+      params_of(experts().fc2, h.tiles, kHidden, 1.0f / kHScale / kFp8Scale),
+      Store{.out = y.data(), .stride = kHidden, .bias = experts().bias[kDownPart].data(), .rows = kHidden},
+      blocks);
+  Error fc1, fc2;
+  for (const WorkTile& at : work_tiles) {
+    for (const int token : {0, at.count / 2, at.count - 1}) {
+      std::vector<float> in = x.row(at, token), hidden = h.row(at, token);
+      const __half* row = &rows[static_cast<size_t>(source[at.first + token]) * kHidden];
+      for (int i = 0; i < kHidden; ++i) {
+        ASSERT_EQ(in[i], e4m3(__half2float(row[i]) * kFp8Scale) / kFp8Scale) << i;
+        in[i] /= kFactor, hidden[i] /= kHScale;
+      }
+      const std::vector<float> want_h = experts().hidden(at.expert, in);
+      const std::vector<float> want = experts().times(kDownPart, at.expert, hidden);
+      for (int i = 0; i < kHidden; ++i) {
+        constexpr float kOfHidden = kHScale * kFp8Scale;
+        fc1.add(hidden[i], e4m3(want_h[i] * kOfHidden) / kOfHidden);  // but for ties within F32's rounding
+        fc2.add(y[static_cast<size_t>(at.first + token) * kHidden + i], want[i]);
+      }
+    }
+  }
+  EXPECT_LT(fc1.relative(), 1e-3);
+  EXPECT_LT(fc2.relative(), 2e-6);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiles, Fp8Experts,
+                         testing::Values(Case{32, {{0, 0, 30, 0}, {2, 30, 8, 32}}, 7},
+                                         Case{64, {{0, 0, 61, 0}, {1, 61, 40, 64}}, 132},
+                                         Case{
+                                             128, {{0, 0, 128, 0}, {0, 128, 97, 128}, {2, 225, 9, 240}}, 20}),
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace moesaic::cuda::sm90

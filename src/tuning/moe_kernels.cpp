@@ -44,6 +44,7 @@ constexpr MoeKernelConfig kFp8SlabConfigs[] = {
     {"wgmma fp8 32", MoeKernel::kWgmmaFp8, 9, 0, 32, 16, 26e-6, 2.74e12, 300e12},
     {"wgmma fp8 64", MoeKernel::kWgmmaFp8, 9, 0, 64, 16, 26e-6, 2.5e12, 480e12},
     {"wgmma fp8 128", MoeKernel::kWgmmaFp8, 9, 0, 128, 16, 36e-6, 2.58e12, 700e12},
+    {"wgmma fp8 192", MoeKernel::kWgmmaFp8, 9, 0, 192, 16, 36e-6, 2.58e12, 750e12},
 };
 constexpr MoeKernelConfig kGemmConfigs[] = {
     {"gemm 8", MoeKernel::kGemm, 1, 0, 8, 8, 15e-6, 2.6e12, 40e12},

@@ -523,9 +523,10 @@ Status launch_wgmma(const WgmmaParams& p, const Epilogue& e, cudaStream_t stream
   if (p.x.tile <= 64) return launch_wgmma<Weights, 64>(p, e, stream);
   if constexpr (!Weights::kGrouped) {
     if (p.x.tile <= 112) return launch_wgmma<Weights, 112>(p, e, stream);
-    if (p.x.tile > 128)
-      return p.x.tile <= 160 ? launch_wgmma<Weights, 160>(p, e, stream)
-                             : launch_wgmma<Weights, 192>(p, e, stream);
+    if (p.x.tile > 128 && p.x.tile <= 160) return launch_wgmma<Weights, 160>(p, e, stream);
+  }
+  if constexpr (!Weights::kGrouped || Weights::kFp8) {
+    if (p.x.tile > 128) return launch_wgmma<Weights, 192>(p, e, stream);
   }
   return launch_wgmma<Weights, 128>(p, e, stream);
 }

@@ -185,12 +185,13 @@ TEST_P(Fp8Experts, AreRoundedToE4m3AndMultipliedBySlabs) {
   EXPECT_LT(fc2.relative(), 2e-6);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiles, Fp8Experts,
-                         testing::Values(Case{32, {{0, 0, 30, 0}, {2, 30, 8, 32}}, 7},
-                                         Case{64, {{0, 0, 61, 0}, {1, 61, 40, 64}}, 132},
-                                         Case{
-                                             128, {{0, 0, 128, 0}, {0, 128, 97, 128}, {2, 225, 9, 240}}, 20}),
-                         testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(
+    Tiles, Fp8Experts,
+    testing::Values(Case{32, {{0, 0, 30, 0}, {2, 30, 8, 32}}, 7},
+                    Case{64, {{0, 0, 61, 0}, {1, 61, 40, 64}}, 132},
+                    Case{128, {{0, 0, 128, 0}, {0, 128, 97, 128}, {2, 225, 9, 240}}, 20},
+                    Case{192, {{0, 0, 192, 0}, {0, 192, 139, 192}, {2, 331, 164, 336}}, 20}),
+    testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace moesaic::cuda::sm90

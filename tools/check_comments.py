@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-OTHERS = set("""AddressSanitizer AutoTokenizer ChatCompletionRequest F16C GenerationConfig HuggingFace LeakSanitizer MessagePack
+OTHERS = set("""AddressSanitizer AutoTokenizer ChatCompletionRequest E5M2 F16C GenerationConfig HuggingFace LeakSanitizer MessagePack
     CommonMark ModelOpt NaN OpenRouter PipelineTmaAsync PretrainedConfig SpecForge SplitMix64 UndefinedBehaviorSanitizer bytes_to_unicode
     computer_call groff_man kDLCUDA length_error my_field ntk_alpha ntk_beta reserved_N result_expression serde_json server__search
     status_expression""".split())

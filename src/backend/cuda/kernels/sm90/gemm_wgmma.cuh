@@ -51,7 +51,7 @@ struct WgmmaShared {
   static_assert(kSlots - 1 <= kFewestStages);
   static constexpr int kSteps = kTile >= 64 && !Weights::kFp8 ? 1 : Weights::kBlocks / 2;
   static constexpr int kWeightBytes = kSlots * kWgmmaWarps * Weights::kStageBytes;
-  static constexpr int kRowBytes = Weights::kFp8 ? 64 : 128;  // of 64 columns of a token
+  static constexpr int kRowBytes = Weights::kFp8 ? 64 : 128;  // a token has for 64 columns
   static constexpr int kStaging = kStages_ ? kGroups * kTile * (kRowBytes / 2) : 0;  // the epilogue's
   static constexpr int kStageBytes = kTile * kRowBytes * kSteps;
   static constexpr int kBarriers = 1024;

@@ -32,7 +32,7 @@ struct ActivationTiles {
   // Without work tiles: `tokens` tokens, `tile` a work tile.
   int tokens = 0;
   int tile = 0;       // tokens of a work tile, at most
-  bool fp8 = false;   // of experts
+  bool fp8 = false;   // for experts alone
   int split = 1;      // CTAs of a cluster that take a part of the contraction each
   SlabLayout layout;  // the slabs'; at most its sms CTAs run, also for dense matrices
 };

@@ -135,7 +135,7 @@ float e4m3(float x) { return mx::decode_e4m3(mx::encode_e4m3(x)); }
 class Fp8Experts : public testing::TestWithParam<Case> {};
 
 TEST_P(Fp8Experts, AreRoundedToE4m3AndMultipliedBySlabs) {
-  constexpr float kFactor = 512;  // of F16 rows
+  constexpr float kFactor = 512;  // F16 rows have it
   const auto& [tile, work_tiles, blocks, sms] = GetParam();
   const int count = static_cast<int>(work_tiles.size()),
             tokens = work_tiles.back().first + work_tiles.back().count;

@@ -9,10 +9,12 @@
 
 #include "backend/profiling.h"
 #include "base/error.h"
+#include "base/file_cache.h"
 #include "base/huge_pages.h"
 #include "base/seconds.h"
 #include "bench_drafts.h"
 #include "bench_moe.h"
+#include "bench_page.h"
 #include "commands.h"
 #include "model_options.h"
 #include "option_checks.h"
@@ -34,6 +36,17 @@ struct Line {
   double gb_s() const { return median() * bytes_per_token / 1e9; }
   double share() const { return ceiling_gb_s > 0 ? gb_s() / ceiling_gb_s : 0; }
 };
+
+BenchPoint point_of(const Line& l) {
+  return {.prefill = l.test.starts_with("pp"),
+          .tokens = std::stoi(l.test.substr(2)),
+          .depth = l.depth,
+          .batch = l.batch,
+          .tok_s = l.median(),
+          .least = l.tok_s.front(),
+          .most = l.tok_s.back(),
+          .roofline = l.share() > 0 ? l.median() / l.share() : 0};
+}
 
 struct Test {
   bool prefill;
@@ -172,6 +185,17 @@ int rows_of(const BenchOptions& o, int by_default) {
   return std::max(largest(o.batches), o.ubatch > 0 ? o.ubatch : by_default);
 }
 
+Result<std::vector<BenchRun>> read_beside(const BenchOptions& o) {
+  std::vector<BenchRun> runs;
+  if (!o.beside.empty() && o.format != "html") return usage(invalid("--beside: give -o html"));
+  for (const std::string& file : o.beside) {
+    ASSIGN_OR_RETURN(const std::string text, read_whole(file, kMostRunBytes));
+    ASSIGN_OR_RETURN(BenchRun run, read_bench_run(text, file));
+    runs.push_back(std::move(run));
+  }
+  return runs;
+}
+
 // Decoding only: prompts have no drafts.
 Status run_with_drafts(const BenchOptions& o) {
   if (o.acceptance.empty() || o.acceptance.size() > kMostDraft)
@@ -182,7 +206,7 @@ Status run_with_drafts(const BenchOptions& o) {
   const auto is_chance = [](double c) { return c >= 0 && c <= 1; };  // NaN is none
   if (!std::all_of(o.acceptance.begin(), o.acceptance.end(), is_chance))
     return usage(invalid("--acceptance: chances are from 0 to 1"));
-  if (o.format == "csv") return usage(invalid("--speculative: -o is md or json"));
+  if (o.format == "csv" || o.format == "html") return usage(invalid("--speculative: -o is md or json"));
   if (largest(o.generations) == 0) return usage(invalid("--speculative: -n 0 leaves nothing to decode"));
   return run_draft_bench({.model = o.model,
                           .speculative = o.speculative,
@@ -197,6 +221,8 @@ Status run_with_drafts(const BenchOptions& o) {
 }  // namespace
 
 Status run_bench(const BenchOptions& o) {
+  ASSIGN_OR_RETURN(std::vector<BenchRun> runs, read_beside(o));
+  if (!o.moe.empty() && o.format == "html") return usage(invalid("--moe: -o is md, json or csv"));
   if (!o.moe.empty())
     return run_moe_bench({.model = o.model, .tokens = o.moe, .delay = o.delay, .format = o.format});
   if (o.speculative != "none") return run_with_drafts(o);
@@ -210,6 +236,7 @@ Status run_bench(const BenchOptions& o) {
   print_header(o, m);
   ProgressLine progress;
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+  BenchRun run{.name = fmt::format("{} on {}", o.model.model, m.caps.name), .points = {}};
   for (const int batch : o.batches) {
     ASSIGN_OR_RETURN(RandomBatch random,
                      RandomBatch::create(*m.backend, m.checkpoint.config,
@@ -220,9 +247,12 @@ Status run_bench(const BenchOptions& o) {
       if (o.format == "csv") print_csv(line, o, m);
       std::fflush(stdout);
       lines.push_back(to_json(line, o, m));
+      run.points.push_back(point_of(line));
     }
   }
   if (o.format == "json") fmt::print("{}\n", lines.dump(2));
+  runs.insert(runs.begin(), std::move(run));
+  if (o.format == "html") fmt::print("{}", bench_page(runs));
   return {};
 }
 
@@ -272,9 +302,13 @@ Run add_bench(CLI::App& app) {
       ->capture_default_str();
   c.add_option("--delay", o->delay, "seconds to wait before each test, so that the device cools down")
       ->check(in_range(0, 3600));
-  c.add_option("-o,--output", o->format, "md, json or csv")
-      ->check(one_of({"md", "json", "csv"}))
+  c.add_option("-o,--output", o->format, "md, json, csv, or html: a page with charts, to be kept in a file")
+      ->check(one_of({"md", "json", "csv", "html"}))
       ->capture_default_str();
+  c.add_option("--beside", o->beside,
+               "html: another run to draw beside this one, as `bench -o json` or `llama-bench -o json` "
+               "printed it; may "
+               "be given several times");
   c.footer("Example: moesaic bench -m gpt-oss-20b.gguf -p 512,2048 -n 32 -d 0,4096 -b 1,8");
   return [o] { return run_bench(*o); };
 }

@@ -17,6 +17,7 @@ struct BenchOptions {
   std::vector<double> acceptance;
   int reps = 5, delay = 0;  // repetitions of a test; seconds before it
   std::string format = "md";
+  std::vector<std::string> beside;  // html: files of other runs
 };
 
 // Prints a table of o.format, line by line as it is measured where that is md or csv.

@@ -40,27 +40,33 @@ OpProfile per_step(const OpProfile& op, int steps) {
           .kernels = op.kernels};
 }
 
-void print_line(const OpProfile& op, const LoadedModel& m) {
+// of_all: the part of the step that gets a bar; 0: none.
+void print_line(const OpProfile& op, const LoadedModel& m, double of_all = 0) {
+  constexpr double kBar = 20;
+  const auto length = static_cast<size_t>(std::lround(kBar * of_all));
+  const std::string bar = length > 0 ? "  " + std::string(length, '#') : "";
   const double gb_s = op.seconds > 0 ? op.bytes / op.seconds / 1e9 : 0;
   const std::string each =
       op.calls > 0 ? fmt::format("{:.1f}", op.seconds * 1e6 / static_cast<double>(op.calls)) : "";
   const std::string share = m.ceiling_gb_s > 0 ? fmt::format("{:.0f}%", 100 * gb_s / m.ceiling_gb_s) : "";
-  fmt::print("{:<10}{:>7}{:>11.1f}{:>10}{:>10.4f}{:>10.1f}{:>8}{:>10.1f}\n", op.op, op.calls,
+  fmt::print("{:<10}{:>7}{:>11.1f}{:>10}{:>10.4f}{:>10.1f}{:>8}{:>10.1f}{}\n", op.op, op.calls,
              op.seconds * 1e6, each, op.bytes / 1e9, gb_s, share,
-             op.seconds > 0 ? op.flops / op.seconds / 1e12 : 0);
+             op.seconds > 0 ? op.flops / op.seconds / 1e12 : 0, bar);
 }
 
 void print_table(const LoadedModel& m, const Steps& steps, const ProfileOptions& o, double step_seconds) {
   fmt::print("{} on {}, a step of {} token{} at depth {}, {} steps; ceiling {:.1f} GB/s\n\n", o.model.model,
              m.caps.name, o.rows, o.rows == 1 ? "" : "s", o.depth, steps.count, m.ceiling_gb_s);
   if (!m.caps.reads.empty()) fmt::print("weights are read with {}\n\n", m.caps.reads);
-  fmt::print("{:<10}{:>7}{:>11}{:>10}{:>10}{:>10}{:>8}{:>10}\n", "op", "calls", "us", "us each", "GB", "GB/s",
-             "share", "TFLOP/s");
+  fmt::print("{:<10}{:>7}{:>11}{:>10}{:>10}{:>10}{:>8}{:>10}  {}\n", "op", "calls", "us", "us each", "GB",
+             "GB/s", "share", "TFLOP/s", "part of the step");
   OpProfile sum{.op = "sum"};
   std::string kernels;
+  double seconds = 0;
+  for (const OpProfile& all : steps.ops) seconds += per_step(all, steps.count).seconds;
   for (const OpProfile& all : steps.ops) {
     const OpProfile op = per_step(all, steps.count);
-    print_line(op, m);
+    print_line(op, m, seconds > 0 ? op.seconds / seconds : 0);
     sum.seconds += op.seconds, sum.bytes += op.bytes, sum.flops += op.flops;
     for (const std::string& kernel : op.kernels) kernels += fmt::format("{:<10}{}\n", op.op, kernel);
   }

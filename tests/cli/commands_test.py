@@ -452,6 +452,9 @@ class Profile(Cli):
         out = self.ok("profile", "-m", MODEL, "-n", 4, "-d", 200)
         for op in ("qkv", "attend", "project", "moe", "unembed", "sum", "step"):
             self.assertRegex(out, rf"(?m)^{op} +\d")
+        bars = re.findall(r"(?m)^(\w+) .*  (#+)$", out)
+        self.assertTrue({op for op, _ in bars} <= {"embed", "qkv", "attend", "project", "moe", "unembed"}, bars)
+        self.assertAlmostEqual(sum(len(bar) for _, bar in bars), 20, delta=4)
 
     def test_every_step_is_at_the_depth_of_the_heading(self):
         """So attention reads the same in all of them, however many they are."""
@@ -511,6 +514,15 @@ class Bench(Cli):
         self.assertGreater(together["bytes_per_token"], alone["bytes_per_token"] / 3)
         self.assertAlmostEqual(together["gb_s"], together["tok_s"] * together["bytes_per_token"] / 1e9, 6)
 
+    def test_a_page_with_charts(self):
+        other = FOLDER / "other <run>.json"
+        other.write_text(self.ok("bench", "-m", MODEL, "-p", 0, "-n", 4, "-b", "1,2", "-r", 1, "-o", "json"))
+        page = self.ok("bench", "-m", MODEL, "-p", 8, "-n", 4, "-b", "1,2", "-r", 1, "-o", "html", "--beside", other)
+        self.assertTrue(page.startswith("<!doctype html>") and page.endswith("</html>\n"))
+        self.assertIn("other &lt;run&gt;.json", page)
+        self.assertEqual(page.count("<circle"), 4)
+        self.assertEqual(page.count("<tr>"), 7)
+
     def test_drafts_are_accepted_as_asked_for(self):
         for drafter in ("ngram", "draft:" + MODEL, "eagle3:dummy,intermediate=64,draft_vocab=32"):
             for chances, length in (("1,1,1", 4), ("1,1,0", 3), ("0,1", 1)):
@@ -520,6 +532,9 @@ class Bench(Cli):
                     self.assertTrue(0 < line["tok_s_min"] <= line["tok_s"] <= line["tok_s_max"], line)
                     self.assertGreater(line["tok_s_without"], 0)
         self.refused(2, "--acceptance", "bench", "-m", MODEL, "--speculative", "ngram")
+        self.refused(2, "-o html", "bench", "-m", MODEL, "--beside", "run.json")
+        self.refused(1, "no_such.json", "bench", "-m", MODEL, "-o", "html", "--beside", "no_such.json")
+        self.refused(2, "--moe", "bench", "-m", MODEL, "-o", "html", "--moe", 1)
         for option, what in (("size=3", "cannot read 'size=3'"), ("intermediate=x", "cannot read"),
                              ("intermediate=33", "intermediate_size 33"), ("draft_vocab=0", "draft_vocab_size is 0"),
                              ("intermediate=1048576", "too large")):

@@ -26,7 +26,7 @@ struct MoeLine {
 // No pass can be shorter: all bytes at the measured bandwidth, or all operations at the peak.
 double floor_of(const OpTiming& t, const LoadedModel& m) {
   const double by_bytes = m.ceiling_gb_s > 0 ? t.bytes / m.ceiling_gb_s / 1e9 : 0;
-  return std::max(by_bytes, m.caps.peak_flops > 0 ? t.flops / m.caps.peak_flops : 0);
+  return std::max(by_bytes, m.caps.experts_flops > 0 ? t.flops / m.caps.experts_flops : 0);
 }
 
 void print_header(const MoeBench& o, const LoadedModel& m) {
@@ -40,7 +40,7 @@ void print_header(const MoeBench& o, const LoadedModel& m) {
       "activations made anew for each pass. Floor: the weights that random routing reaches at {:.0f} GB/s\n"
       "(measured), or the operations at {:.0f} TFLOP/s.\n\n",
       o.model.model, c.experts_per_token, c.experts, c.hidden, c.intermediate, m.caps.name, c.layers,
-      m.ceiling_gb_s, m.caps.peak_flops / 1e12);
+      m.ceiling_gb_s, m.caps.experts_flops / 1e12);
   fmt::print(
       "| tokens | us (median) | min - max | floor us | share of floor | GB/s | TFLOP/s | us with router "
       "| share | kernels |\n"
@@ -80,7 +80,7 @@ nlohmann::ordered_json to_json(const MoeLine& l, const MoeBench& o, const Loaded
           {"bytes", l.timing.bytes},
           {"flops", l.timing.flops},
           {"ceiling_gb_s", m.ceiling_gb_s},
-          {"peak_tflop_s", m.caps.peak_flops / 1e12},
+          {"peak_tflop_s", m.caps.experts_flops / 1e12},
           {"kernels", l.whole.kernels}};
 }
 

@@ -108,6 +108,10 @@ void print_choices(Profiler& profiler, int tokens) {
 }
 
 // A step of so many tokens at the start of a sequence, op by op.
+Ceiling of_experts(const Ceiling& ceiling, const LoadedModel& m) {
+  return {ceiling.bytes_per_second, m.caps.experts_flops};
+}
+
 Status print_ops(LoadedModel& m, Profiler& profiler, RandomBatch& random, int tokens,
                  const Ceiling& ceiling) {
   RETURN_IF_ERROR(random.restart(0));
@@ -121,7 +125,8 @@ Status print_ops(LoadedModel& m, Profiler& profiler, RandomBatch& random, int to
   fmt::print(
       "| op | weights | tokens | MB | GFLOP | floor us | us | share | kernels: blocks x threads |\n"
       "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n");
-  for (const OpProfile& op : profiler.profile()) print_op(op, m.checkpoint.config, tokens, ceiling);
+  for (const OpProfile& op : profiler.profile())
+    print_op(op, m.checkpoint.config, tokens, op.op == "moe" ? of_experts(ceiling, m) : ceiling);
   fmt::print("\n");
   profiler.time_ops(false);
   return {};
@@ -176,13 +181,15 @@ Status run_projection(const PlanOptions& o) {
 // The experts' kernels of a GPU that is not here, by the fit of their times.
 Status run_estimate(const PlanOptions& o) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model(o.model));
-  const bool w4a8 = o.model.moe_path == "w4a8", h200 = o.device_model == kH200;
+  const bool w4a8 = o.model.moe_path == "w4a8", fp8 = o.model.moe_path == "fp8",
+             h200 = o.device_model == kH200;
   const DeviceModel& sm120 = *find_device_model(kW4A8Device);
-  const Ceiling ceiling = h200 ? Ceiling{kH200BytesPerSecond, kH200FlopsPerSecond}
+  const Ceiling ceiling = h200 ? Ceiling{kH200BytesPerSecond, (fp8 ? 2 : 1) * kH200FlopsPerSecond}
                                : Ceiling{sm120.bytes_per_second, sm120.fp8_flops};
   const bool slabs =
       is_mxfp4(checkpoint.weights.layers[0].gate.first.format) && slabs_take(shape_of(checkpoint, 1));
-  const auto configs = w4a8 ? w4a8_configs(h200) : sm90_configs(slabs);
+  if (fp8 && !slabs) return usage(invalid("--moe-path fp8: only for experts of gpt-oss's sizes in MXFP4"));
+  const auto configs = w4a8 ? w4a8_configs(h200) : sm90_configs(slabs, fp8);
   fmt::print("{} on an NVIDIA {} as its data sheet has it; nothing was measured\n\n", o.model.model,
              h200 ? "H200" : sm120.label);
   for (const int tokens : o.tokens)
@@ -203,6 +210,8 @@ Status run_unmeasured(const PlanOptions& o) {
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model(o.model));
     return print_ranks(checkpoint, o.model.tp, true);
   }
+  if (o.model.moe_path == "fp8" && o.device_model != kH200)
+    return usage(invalid("--moe-path fp8: Hopper alone has it; use --device-model {}", kH200));
   const bool fitted =
       o.device_model == kH200 || (o.device_model == kW4A8Device && o.model.moe_path == "w4a8");
   return fitted ? run_estimate(o) : run_projection(o);
@@ -265,7 +274,8 @@ Status run_plan(const PlanOptions& o) {
       RETURN_IF_ERROR(print_ops(m, *profiler, random, tokens, ceiling));
     }
     if (configs)
-      RETURN_IF_ERROR(print_configs(shape_of(m.checkpoint, tokens), tuner->moe_configs(), ceiling, tuner));
+      RETURN_IF_ERROR(
+          print_configs(shape_of(m.checkpoint, tokens), tuner->moe_configs(), of_experts(ceiling, m), tuner));
   }
   return {};
 }

@@ -158,8 +158,9 @@ struct BackendCaps {
   bool int8_experts = false;
   // By whose rule activations are rounded (backend/rounding.h); kAuto: by none.
   MoePath rounding = MoePath::kAuto;
-  double peak_flops = 0;   // for matrix products on 16-bit values, by the data sheet; 0: not stated
-  std::string reads = {};  // cpu, of a loaded model: how weights are read, and why so
+  double peak_flops = 0;     // for matrix products on 16-bit values, by the data sheet; 0: not stated
+  double experts_flops = 0;  // the same for the experts' products, which may be on 8-bit values
+  std::string reads = {};    // cpu, of a loaded model: how weights are read, and why so
   // cuda, of a loaded model: what was measured while it was loaded, and where that is kept; empty: nothing.
   std::string measured = {};
 };

@@ -23,4 +23,11 @@ inline Rounding rounding_of(MoePath path, Operand operand, Format weights) {
   return {.first = operand == Operand::kSwiglu ? Format::kF32 : Format::kBF16, .then = Format::kMxfp8};
 }
 
+// The format whose elements such activations have on a device; F32: they are not rounded. kFp8 has MXFP8's
+// elements without its scales, by a rule that no host has.
+inline Format activation_format(MoePath path, Operand operand, Format weights) {
+  if (path != MoePath::kFp8) return rounding_of(path, operand, weights).then;
+  return operand != Operand::kDense && is_mxfp4(weights) ? Format::kMxfp8 : Format::kF32;
+}
+
 }  // namespace moesaic

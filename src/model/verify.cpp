@@ -207,9 +207,7 @@ BackendCaps caps_of(const BackendFactory& backend) {
 
 // The format to which the activations that meet such weights are rounded; F32: none.
 Format rounded_to(const BackendCaps& caps, Operand operand, Format weights) {
-  if (caps.rounding == MoePath::kFp8)  // E4M3, as MXFP8's elements
-    return operand != Operand::kDense && is_mxfp4(weights) ? Format::kMxfp8 : Format::kF32;
-  return rounding_of(caps.rounding, operand, weights).then;
+  return activation_format(caps.rounding, operand, weights);
 }
 
 Result<std::vector<float>> logits_of(const BackendFactory& factory, const ModelConfig& config,

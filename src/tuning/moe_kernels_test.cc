@@ -149,6 +149,13 @@ TEST(ChooseConfig, ByTokens) {
          {{8, "decode"}, {103, "split-k 16"}, {135, "wgmma 32"}, {203, "wgmma 64"}, {4096, "wgmma 128"}});
   expect(128, sm90_configs(true),
          {{8, "decode"}, {390, "split-k 16"}, {533, "wgmma 32"}, {4096, "wgmma 128"}});
+  expect(32, sm90_configs(true, true),
+         {{8, "decode"},
+          {103, "split-k 16"},
+          {192, "wgmma fp8 32"},
+          {361, "wgmma fp8 64"},
+          {516, "wgmma fp8 128"},
+          {4096, "wgmma fp8 192"}});
   expect(32, sm90_configs(false),
          {{91, "gemm 8"},
           {110, "gemm 16"},

@@ -645,11 +645,14 @@ class Plan(Cli):
         self.assertRegex(here, r"(?m)^.* on (cpu|cuda).*: \d+ GB/s measured")
         self.assertNotIn("H200", here)
         for model, args, name in (("h200", [], "H200"), ("h200", ["--moe-path", "w4a8"], "H200"),
-                                  ("rtx-pro-6000", ["--moe-path", "w4a8"], "RTX PRO 6000")):
+                                  ("h200", ["--moe-path", "fp8"], "H200"), ("rtx-pro-6000", ["--moe-path", "w4a8"], "RTX PRO 6000")):
             out = self.ok("plan", "-m", "dummy:gpt-oss-20b", "--device-model", model, "--tokens", "1,2048", *args)
             self.assertIn(f"on an NVIDIA {name} as its data sheet has it; nothing was measured", out.splitlines()[0])
             self.assertEqual(out.count("experts of a layer"), 2)
         self.assertIn("a projection", self.ok("plan", "-m", "dummy:gpt-oss-20b", "--device-model", "gb10").splitlines()[0])
+        self.refused(2, "Hopper alone", "plan", "-m", "dummy:gpt-oss-20b", "--device-model", "gb10", "--moe-path", "fp8")
+        self.refused(2, "gpt-oss's sizes", "plan", "-m", MODEL, "--device-model", "h200", "--moe-path", "fp8")
+        self.refused(2, "Hopper has", "bench", "-m", MODEL, "--device", "cpu", "--moe-path", "fp8")
 
     def test_ranks_have_parts_and_are_projected(self):
         lines = self.ok("plan", "-m", "dummy:gpt-oss-120b", "--device-model", "h200", "--tp", 4).splitlines()

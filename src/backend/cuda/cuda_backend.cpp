@@ -153,6 +153,7 @@ BackendCaps CudaBackend::caps() const {
               placed() ? host_layers() > 0 : options_.experts.automatic || options_.experts.host_layers != 0,
           .rounding = options_.moe_path,
           .peak_flops = peak_flops_,
+          .experts_flops = options_.moe_path == MoePath::kFp8 ? 2 * peak_flops_ : peak_flops_,
           .measured = joined({measured_, measured_stream_, hot_begin_,
                               host_.experts() != nullptr ? host_.experts()->reads() : std::string()})};
 }

@@ -187,6 +187,8 @@ TEST(SelectExperts, ByModelAndDevice) {
   };
   EXPECT_EQ(name(oss, device(9, 0)), "slabs");
   EXPECT_EQ(name(oss, device(9, 0, {.moe_path = MoePath::kW4A8})), "quads");
+  EXPECT_EQ(name(oss, device(9, 0, {.moe_path = MoePath::kFp8})), "slabs, rows in FP8");
+  EXPECT_EQ(name(oss, device(9, 0, {.moe_path = MoePath::kFp8, .batch_invariant = true})), "weight tiles");
   EXPECT_EQ(name(oss, device(9, 0, {.batch_invariant = true})), "weight tiles");
   for (const int minor : {0, 6, 9}) EXPECT_EQ(name(oss, device(8, minor)), "weight tiles");
   EXPECT_EQ(name(oss, device(10, 0)), "weight tiles");

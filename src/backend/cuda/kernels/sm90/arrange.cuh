@@ -45,7 +45,6 @@ __global__ void __launch_bounds__(kArrangeWarps * 32)
   }
 }
 
-// The same in FP8: lane (block, q) has chunk q of the block's two.
 __device__ inline uint32_t to_e4m3(uint32_t low, uint32_t high) {
   const auto pair = [](uint32_t word) -> uint32_t {
     const __half2 v = __hmul2(*reinterpret_cast<const __half2*>(&word), __float2half2_rn(kFp8Scale));
@@ -53,6 +52,7 @@ __device__ inline uint32_t to_e4m3(uint32_t low, uint32_t high) {
   };
   return pair(low) | pair(high) << 16;
 }
+// The same in FP8, a warp a token: lane (block, q) has chunk q of the block's two.
 __global__ void __launch_bounds__(kArrangeWarps * 32)
     arrange_fp8_kernel(const uint2* x, const int32_t* rows, const ActivationTiles tiles) {
   wait_for_predecessor();

@@ -2,9 +2,9 @@
 //
 // Maths    y[token, row] = factor * sum_k W[row, k] x[token, k], then the epilogue: Store (+ bias),
 //          SwiGLU into the second product's activations, or Qkv (bias, RoPE, append).
-// Shapes   work tile: 192 rows x up to 128 tokens of one expert (WorkTile), or up to 192 of a dense product,
-//          cols a multiple of 64. Weights: slabs (slab_layout.h) or matrix.h's order, 16 rows a warp;
-//          activations: ActivationTiles (gemm_wgmma.h), swizzled.
+// Shapes   work tile: 192 rows x up to 128 tokens of one expert (WorkTile), 192 in FP8 and of a dense
+//          product; cols a multiple of 64. Weights: slabs (slab_layout.h) or matrix.h's order, 16 rows a
+//          warp; activations: ActivationTiles (gemm_wgmma.h), swizzled.
 //
 // Grid     persistent CTAs, at most one a multiprocessor: CTA c takes work tiles c, c + grid, ..
 // CTA      warpgroups 0 to 2: 64 rows each, M of wgmma; tokens are N. A operand from registers: a warp
@@ -51,7 +51,7 @@ struct WgmmaShared {
   static_assert(kSlots - 1 <= kFewestStages);
   static constexpr int kSteps = kTile >= 64 && !Weights::kFp8 ? 1 : Weights::kBlocks / 2;
   static constexpr int kWeightBytes = kSlots * kWgmmaWarps * Weights::kStageBytes;
-  static constexpr int kRowBytes = Weights::kFp8 ? 64 : 128;  // a token has for 64 columns
+  static constexpr int kRowBytes = kStepBytes<Weights::kFp8>;
   static constexpr int kStaging = kStages_ ? kGroups * kTile * (kRowBytes / 2) : 0;  // the epilogue's
   static constexpr int kStageBytes = kTile * kRowBytes * kSteps;
   static constexpr int kBarriers = 1024;
@@ -381,8 +381,7 @@ __device__ inline void watch_join() {
 template <bool kFp8>
 struct HiddenTile {
   using Value = std::conditional_t<kFp8, uint8_t, __half>;
-  static constexpr int kRowBytes = kFp8 ? 64 : 128, kBlockBytes = kRowBytes / 2,
-                       kBlockChunks = kBlockBytes / 16;
+  static constexpr int kRowBytes = kStepBytes<kFp8>, kBlockChunks = kRowBytes / 2 / 16;
   // Column 8 c + 2 pair + e of 32, in bytes.
   __device__ static int at(int c, int pair, int e) {
     return kFp8 ? pair / 2 * 16 + c * 4 + pair % 2 * 2 + e : pair * 16 + c * 4 + e * 2;

@@ -11,7 +11,7 @@
 
 namespace moesaic::cuda::sm90 {
 
-inline constexpr int kWgmmaTokens = 192;  // most tokens of a dense work tile; experts have 128
+inline constexpr int kWgmmaTokens = 192;  // most tokens of a work tile; of experts in F16 128
 inline constexpr int kWgmmaStep = 64;     // columns of a swizzled row: 128 bytes, 64 in FP8
 inline constexpr int kMostSplit = 8;      // CTAs that share a tile, at most
 
@@ -19,10 +19,9 @@ inline constexpr int kMostSplit = 8;      // CTAs that share a tile, at most
 // work_tile.start of the buffer and is [cols / 64][tile_width(count) tokens][128 bytes]: what a stage needs
 // is one contiguous piece. operands.h has the order of the chunks. What lies beyond count is never used.
 //
-// FP8 (experts): E4M3, with 64 bytes for 128. Within 32 columns chunk q of two holds the columns 8 c + 4 q +
-// {0,
-// .., 3} of c = 0..3; the swizzle is that of 64 bytes (fp8_place()). A value is the F16 one times kFp8Scale,
-// so that no F16 value below 2^15 becomes infinite and no h does.
+// FP8 (experts): E4M3, with 64 bytes for 128. Of 32 columns the first chunk holds 8 c + 0 to 3 of c = 0..3,
+// the second 8 c + 4 to 7; the swizzle is that of 64 bytes (fp8_place()). A value is the F16 one times
+// kFp8Scale, so that none below 2^15, and no h, is above E4M3's largest.
 struct ActivationTiles {
   void* data = nullptr;
   int cols = 0;  // a multiple of 64

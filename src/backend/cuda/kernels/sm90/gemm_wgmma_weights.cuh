@@ -29,6 +29,10 @@ inline constexpr int kWgmmaThreads = 128 * (kGroups + 1);
 inline constexpr int kFewestStages = 7;
 inline constexpr int kSharedLimit = 233472, kSharedReserved = 1024;  // for a multiprocessor; for each CTA
 
+// Bytes of a token's 64 columns of activations.
+template <bool kFp8>
+inline constexpr int kStepBytes = kFp8 ? 64 : 128;
+
 struct WgmmaParams {
   const uint8_t* weights;
   const uint8_t* scales;  // dense, of a byte: of a Matrix, as tops

@@ -75,9 +75,12 @@ std::optional<BenchPoint> llama_point(const nlohmann::json& line) {
                     .most = std::isfinite(deviation) ? mean + deviation : mean};
 }
 
+// False for NaN and for rates that no machine has, which no chart could show.
 bool is_sound(const BenchPoint& p) {
-  return std::isfinite(p.tok_s) && p.tok_s > 0 && std::isfinite(p.least) && std::isfinite(p.most) &&
-         std::isfinite(p.roofline);
+  constexpr double kLeast = 1e-6, kMost = 1e12;  // tokens a second
+  const auto within = [](double x) { return x >= kLeast && x <= kMost; };
+  return within(p.tok_s) && std::abs(p.least) <= kMost && std::abs(p.most) <= kMost &&
+         (p.roofline == 0 || within(p.roofline));
 }
 
 // ---- HTML ----

@@ -95,6 +95,8 @@ TEST(ReadBenchRun, WhatIsNoRunIsAnErrorThatNamesTheFile) {
         R"([{"test":"tg5","depth":0,"batch":1e300,"tok_s":1,"tok_s_min":1,"tok_s_max":1}])",
         R"([{"test":"tg5","depth":0,"batch":1,"tok_s":0,"tok_s_min":1,"tok_s_max":1}])",
         R"([{"test":"tg5","depth":0,"batch":1,"tok_s":"1","tok_s_min":1,"tok_s_max":1}])",
+        R"([{"test":"tg5","depth":0,"batch":1,"tok_s":1e300,"tok_s_min":1,"tok_s_max":1}])",
+        R"([{"test":"tg5","depth":0,"batch":1,"tok_s":1,"tok_s_min":1,"tok_s_max":1,"share":1e300}])",
         R"([{"n_prompt":512,"n_gen":128,"avg_ts":1}])", R"([{"n_prompt":0,"n_gen":0,"avg_ts":1}])"}) {
     const auto run = read_bench_run(text, "file.json");
     ASSERT_FALSE(run.ok()) << text;

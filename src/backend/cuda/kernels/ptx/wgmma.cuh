@@ -1,10 +1,10 @@
 // The warpgroup's matrix product on Hopper: D[64, N] += A[64, 16] B[16, N], A from registers (a warp has 16
 // rows, in the order of mma.sync's A operand), B from shared memory as [N][64 or 32 columns of K] with the
 // 128- or 64-byte swizzle, D as mma.sync has it: d[4 i + 2 h + e] is row 16 warp + 8 h + lane / 4, column 8 i
-// + 2 (lane % 4)
-// + e. FP8: A[64, 32] in E5M2 (a lane's registers are bytes of columns 4 (lane % 4) and on of rows lane / 4
-// and
-// + 8, then of columns 16 further), B in E4M3.
+// + 2 (lane % 4) + e.
+//
+// FP8: A[64, 32] is E5M2 and B E4M3. A lane's first two registers of A hold columns 4 (lane % 4) to + 3 of
+// the rows lane / 4 and lane / 4 + 8, the other two those 16 columns further.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,8 @@ template <int kRowBytes>
 inline constexpr uint32_t kWgmmaUpper = kRowBytes / 2 | (kRowBytes == 128 ? 1u : 2u) << 30;
 
 template <int N>
-struct Wgmma;  // ::run<kBf16, bytes of a row of B>(d, a, b); B and A are F16, or BF16; ::run_fp8(d, a, b), of
-               // 64 bytes
+struct Wgmma;  // ::run<kBf16, bytes of a row of B>(d, a, b, add): add false overwrites D
+               // ::run_fp8(d, a, b): a row of B has 64 bytes
 
 #define MOESAIC_WGMMA_ASM(TYPE, N, D, A, B, U, S)                            \
   "{.reg .b64 b; .reg .pred p; mov.b64 b, {" B ", " U "}; setp.ne.s32 p, " S \

@@ -45,8 +45,8 @@ __device__ inline BlockRange blocks_of(const Attention& p, const RowTile& tile, 
           count > 0 ? last / kBlockTokens : -1};
 }
 
-// Where page `index` of block i lies in the cache, in elements. Pages that no row attends to are stood for by
-// one that some row does: their weights are zero.
+// Returns the place of page `index` of block i in the cache, in elements. A page that no row attends to gives
+// way to one that some row does: its weights are zero.
 template <int D>
 __device__ int64_t locate(const Attention& p, const RowTile& tile, int i, int index) {
   const int first = p.window > 0 ? max(0, tile.position - p.window + 1) / kPageTokens : 0;

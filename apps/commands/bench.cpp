@@ -26,9 +26,14 @@ namespace {
 
 constexpr int kMostRows = 8192;  // rows of a step
 
+struct Test {
+  bool prefill;
+  int depth, tokens, batch;
+  std::string name() const { return fmt::format("{}{}", prefill ? "pp" : "tg", tokens); }
+};
+
 struct Line {
-  std::string test;
-  int depth = 0, batch = 1;
+  Test test;
   std::vector<double> tok_s;   // all sequences together, sorted
   double bytes_per_token = 0;  // 0 where compute is the limit (prefill)
   double ceiling_gb_s = 0;     // the most that was read a second while it was measured
@@ -38,20 +43,15 @@ struct Line {
 };
 
 BenchPoint point_of(const Line& l) {
-  return {.prefill = l.test.starts_with("pp"),
-          .tokens = std::stoi(l.test.substr(2)),
-          .depth = l.depth,
-          .batch = l.batch,
+  return {.prefill = l.test.prefill,
+          .tokens = l.test.tokens,
+          .depth = l.test.depth,
+          .batch = l.test.batch,
           .tok_s = l.median(),
           .least = l.tok_s.front(),
           .most = l.tok_s.back(),
           .roofline = l.share() > 0 ? l.median() / l.share() : 0};
 }
-
-struct Test {
-  bool prefill;
-  int depth, tokens, batch;
-};
 
 int largest(const std::vector<int>& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
 
@@ -89,14 +89,10 @@ Result<Line> measure(const BenchOptions& o, const LoadedModel& m, RandomBatch& r
                      ProgressLine& progress) {
   Backend& backend = *m.backend;
   const bool again = backend.device().backend != "cuda" && !t.prefill;
-  Line line{.test = fmt::format("{}{}", t.prefill ? "pp" : "tg", t.tokens),
-            .depth = t.depth,
-            .batch = t.batch,
-            .tok_s = {},
-            .ceiling_gb_s = again ? read_bandwidth(backend) : m.ceiling_gb_s};
+  Line line{.test = t, .tok_s = {}, .ceiling_gb_s = again ? read_bandwidth(backend) : m.ceiling_gb_s};
   std::this_thread::sleep_for(std::chrono::seconds(o.delay));
   for (int rep = -1; rep < o.reps; ++rep) {  // the first one warms up
-    progress.show(fmt::format("{} at depth {}, batch {}: repetition {} of {}", line.test, t.depth, t.batch,
+    progress.show(fmt::format("{} at depth {}, batch {}: repetition {} of {}", t.name(), t.depth, t.batch,
                               rep + 1, o.reps));
     ASSIGN_OR_RETURN(const double tok_s, time_once(backend, random, t));
     if (rep >= 0) line.tok_s.push_back(tok_s);
@@ -115,9 +111,9 @@ nlohmann::ordered_json to_json(const Line& l, const BenchOptions& o, const Loade
   return {{"model", o.model.model},
           {"device", m.caps.name},
           {"threads", m.caps.threads},
-          {"test", l.test},
-          {"depth", l.depth},
-          {"batch", l.batch},
+          {"test", l.test.name()},
+          {"depth", l.test.depth},
+          {"batch", l.test.batch},
           {"reps", o.reps},
           {"tok_s", l.median()},
           {"tok_s_min", l.tok_s.front()},
@@ -134,8 +130,8 @@ void print_md(const Line& l) {
                                  ? fmt::format("{:.3f} | {:.1f} | {:.0f}% of {:.1f}", l.bytes_per_token / 1e9,
                                                l.gb_s(), 100 * l.share(), l.ceiling_gb_s)
                                  : " |  | ";
-  fmt::print("| {} | {} | {} | {:.2f} | {:.2f} - {:.2f} | {} |\n", l.test, l.depth, l.batch, l.median(),
-             l.tok_s.front(), l.tok_s.back(), memory);
+  fmt::print("| {} | {} | {} | {:.2f} | {:.2f} - {:.2f} | {} |\n", l.test.name(), l.test.depth, l.test.batch,
+             l.median(), l.tok_s.front(), l.tok_s.back(), memory);
 }
 
 // RFC 4180: text in quotes, quotes doubled.
@@ -147,9 +143,9 @@ std::string csv_text(const std::string& text) {
 
 void print_csv(const Line& l, const BenchOptions& o, const LoadedModel& m) {
   fmt::print("{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.0f},{:.3f},{:.2f},{:.4f},{}\n",
-             csv_text(o.model.model), csv_text(m.caps.name), m.caps.threads, l.test, l.depth, l.batch, o.reps,
-             l.median(), l.tok_s.front(), l.tok_s.back(), l.bytes_per_token, l.gb_s(), l.ceiling_gb_s,
-             l.share(), csv_text(m.caps.reads));
+             csv_text(o.model.model), csv_text(m.caps.name), m.caps.threads, l.test.name(), l.test.depth,
+             l.test.batch, o.reps, l.median(), l.tok_s.front(), l.tok_s.back(), l.bytes_per_token, l.gb_s(),
+             l.ceiling_gb_s, l.share(), csv_text(m.caps.reads));
 }
 
 void print_header(const BenchOptions& o, const LoadedModel& m) {

@@ -62,12 +62,13 @@ void print_table(const LoadedModel& m, const Steps& steps, const ProfileOptions&
              "GB/s", "share", "TFLOP/s", "part of the step");
   OpProfile sum{.op = "sum"};
   std::string kernels;
-  double seconds = 0;
-  for (const OpProfile& all : steps.ops) seconds += per_step(all, steps.count).seconds;
+  std::vector<OpProfile> ops;
   for (const OpProfile& all : steps.ops) {
-    const OpProfile op = per_step(all, steps.count);
-    print_line(op, m, seconds > 0 ? op.seconds / seconds : 0);
+    const OpProfile& op = ops.emplace_back(per_step(all, steps.count));
     sum.seconds += op.seconds, sum.bytes += op.bytes, sum.flops += op.flops;
+  }
+  for (const OpProfile& op : ops) {
+    print_line(op, m, sum.seconds > 0 ? op.seconds / sum.seconds : 0);
     for (const std::string& kernel : op.kernels) kernels += fmt::format("{:<10}{}\n", op.op, kernel);
   }
   print_line(sum, m);

@@ -205,11 +205,6 @@ BackendCaps caps_of(const BackendFactory& backend) {
   return probe.ok() ? probe.value()->caps() : BackendCaps();
 }
 
-// The format to which the activations that meet such weights are rounded; F32: none.
-Format rounded_to(const BackendCaps& caps, Operand operand, Format weights) {
-  return activation_format(caps.rounding, operand, weights);
-}
-
 Result<std::vector<float>> logits_of(const BackendFactory& factory, const ModelConfig& config,
                                      const ModelWeights& weights, std::span<const int32_t> tokens, int chunk,
                                      int singles = 0) {
@@ -279,7 +274,7 @@ class Verifier {
   double tolerance_of(Format format, Operand operand = Operand::kDense) const {
     // Rounded activations are the reference's too, as is what they were rounded to before: what is left is
     // the rounding of the ops around them.
-    const Format rounded = rounded_to(caps_, operand, format);
+    const Format rounded = activation_format(caps_.rounding, operand, format);
     if (rounded != Format::kF32 && caps_.rounding == MoePath::kFp8) return kFp8ExpertsTolerance;
     if (rounded != Format::kF32) return 2 * kBf16Tolerance;
     if (!is_plain(format)) return kInt8Tolerance;
@@ -311,8 +306,8 @@ class Verifier {
         continue;
       }
       const double tolerance = std::hypot(attend_tolerance(), tolerance_of(format));
-      const bool moved =
-          rounded_to(caps_, Operand::kDense, format) != Format::kF32 && !caps_.half_activations;
+      const bool moved = activation_format(caps_.rounding, Operand::kDense, format) != Format::kF32 &&
+                         !caps_.half_activations;
       RETURN_IF_ERROR(compare("qkv", bench, format, bench.attention(format, Format::kF32), base, tolerance));
       RETURN_IF_ERROR(compare("project", bench, format, bench.attention(Format::kF32, format), base,
                               moved ? std::hypot(tolerance, kMxOfAttendTolerance) : tolerance));
@@ -440,8 +435,10 @@ Result<VerifyCase> verify_model(const ModelConfig& config, const ModelWeights& w
         kl_divergence(std::span(want).subspan(row, vocab), std::span(got).subspan(row, vocab)));
   const std::span<double> all = divergences;
   const double first = upper_quartile(all.first(together)), second = upper_quartile(all.subspan(together));
-  const Format experts = rounded_to(caps, Operand::kExpertInput, weights.layers[0].gate.first.format),
-               head = rounded_to(caps, Operand::kDense, made_of(weights.head.format, options.dense));
+  const Format experts = activation_format(caps.rounding, Operand::kExpertInput,
+                                           weights.layers[0].gate.first.format),
+               head = activation_format(caps.rounding, Operand::kDense,
+                                        made_of(weights.head.format, options.dense));
   const bool mx = is_mx(experts) || is_mx(head);
   const bool int8 =
       (caps.int8_experts || !caps.half_activations) && !is_plain(weights.layers[0].gate.first.format);

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <random>
@@ -13,6 +12,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/testing/host_simulator/captures.h"
+#include "backend/cuda/testing/host_simulator/error.h"
 #include "backend/host_placement.h"
 #include "model/forward.h"
 #include "model/random_model.h"
@@ -130,10 +130,9 @@ class Model {
 };
 
 inline double distance(const std::vector<float>& got, const std::vector<float>& want) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < want.size(); ++i)
-    difference += std::pow(double{got[i]} - want[i], 2), size += std::pow(double{want[i]}, 2);
-  return std::sqrt(difference / size);
+  sm90::Error error;
+  for (size_t i = 0; i < want.size(); ++i) error.add(got[i], want[i]);
+  return error.relative();
 }
 
 }  // namespace moesaic::cuda

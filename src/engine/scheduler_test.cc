@@ -128,6 +128,19 @@ TEST_F(SchedulerTest, ARequestBeginsWhereThePagesOfItsPromptAreFree) {
   EXPECT_EQ(rows(step(), third), 12);
 }
 
+// A place that was just given up is not asked for again: nobody else yields for it.
+TEST_F(SchedulerTest, OneYieldsToOneNewcomer) {
+  open(1000, {.max_rows = 8, .max_batch = 2});
+  const auto longest = submit(2, 2000, {}, "a"), other = submit(2, 2000, {}, "b");
+  for (int steps = 0; steps < Scheduler::kTurn + 2; ++steps) step();  // both have had their turn
+  const auto newcomer = submit(2, 10, {}, "c");
+  const ScheduledBatch now = step();
+  EXPECT_EQ(rows(now, longest), 0);
+  EXPECT_EQ(rows(now, other), 1);
+  EXPECT_EQ(rows(now, newcomer), 2);
+  EXPECT_EQ(scheduler_->stats().preemptions, 1u);
+}
+
 // Rows for the host are few; requests take turns, and none gets more than others for long.
 TEST_F(SchedulerTest, RequestsOfTheHostTakeTurns) {
   constexpr int kRequests = 150;

@@ -48,6 +48,35 @@ TEST(Speculation, ARightDraftIsTakenWholeInOneStep) {
   }
 }
 
+// A head without guesses that says of each draft but the first that it took a second.
+class SlowHead final : public Drafter {
+ public:
+  std::string name() const override { return "slow"; }
+  bool is_costly() const override { return true; }
+  bool follows_steps() const override { return true; }
+  bool drafts_ahead() const override { return true; }
+  Result<int> begin_draft(std::span<SequenceAhead>, const Batch&) override { return ++begun; }
+  Result<double> finish_draft(int draft, std::span<int32_t> tokens) override {
+    std::ranges::fill(tokens, -1);
+    return draft > 1 ? 1.0 : 0.0;
+  }
+  Status draft(std::span<DraftTask>) override { return {}; }
+  void end(uint64_t, std::span<const int32_t>, int) override {}
+  int begun = 0;
+};
+
+// The first step's time does not begin with the engine's last step or, before any, with the machine's start:
+// against such a time a draft of a second would be cheap.
+TEST(Speculation, AnIdleTimeIsNotTheTimeOfAStep) {
+  Harness run(true, {.context = 200, .max_rows = 64});
+  auto drafter = std::make_unique<SlowHead>();
+  const SlowHead& head = *drafter;
+  run.engine.speculate(std::move(drafter), 0);
+  run.submit(1, {.max_tokens = 20});
+  ASSERT_TRUE(run.engine.run_to_end().ok());
+  EXPECT_LE(head.begun, 4);
+}
+
 TEST(Speculation, TheSameTokensLogprobsAndEnds) {
   for (const bool samples : {false, true}) {
     for (const int max_batch : {1, 3, 8}) {

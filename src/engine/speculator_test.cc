@@ -16,9 +16,13 @@ class GuessingHead final : public Drafter {
     for (DraftTask& task : tasks) task.draft.assign(static_cast<size_t>(task.most), kGuess);
     return {};
   }
+  void skip() override { ++skipped; }
+  Result<double> finish_draft(int, std::span<int32_t>) override { return seconds; }
   void end(uint64_t, std::span<const int32_t>, int) override {}
 
   static constexpr int32_t kGuess = 5;
+  double seconds = 0;  // of a draft behind a step
+  int skipped = 0;
 };
 
 struct PacedDevice {
@@ -118,7 +122,9 @@ TEST(Speculator, AStallEndsNoDraftsThatAreRight) {
 
 // Steps with drafts take longer than was expected when they were launched.
 TEST(Speculator, RestsWhereDraftsCostMoreThanExpected) {
-  Speculator speculator(std::make_unique<GuessingHead>(), 0);
+  auto drafter = std::make_unique<GuessingHead>();
+  const GuessingHead& head = *drafter;
+  Speculator speculator(std::move(drafter), 0);
   run_paced(speculator, PacedDevice{.chance = 0.9}, 1, 1000);
   const auto decide = [&] {
     speculator.draft({}, {.rows = 1, .free_rows = 8}, [](Request&, int, int n) { return n; });
@@ -128,6 +134,47 @@ TEST(Speculator, RestsWhereDraftsCostMoreThanExpected) {
   for (int i = 0; i < 20; ++i)
     speculator.measured({.rows = 1, .drafted = 2, .spent = 6e-4}, 3, StepKind::kDrafted, 3e-3);
   EXPECT_FALSE(decide());
+  EXPECT_EQ(head.skipped, 0);
+  decide();
+  EXPECT_EQ(head.skipped, 1) << "the rows of a step before a rest are of no use after it";
+}
+
+// The drafter's own time is paid for as rows of drafts are.
+TEST(Speculator, RestsWhereTheDrafterTakesTooLong) {
+  for (const double seconds : {1e-6, 1.0}) {
+    auto head = std::make_unique<GuessingHead>();
+    head->seconds = seconds;
+    Speculator speculator(std::move(head), 0);
+    speculator.measured({.rows = 1}, 1, StepKind::kPlain, 1e-3);
+    const auto ended = std::make_shared<Request>();
+    ended->finish = FinishReason::kLength;
+    EXPECT_EQ(speculator.take({.rows = 1, .parts = {{ended, 2}}}).value(), seconds);
+    speculator.draft({}, {.rows = 1, .free_rows = 8}, [](Request&, int, int n) { return n; });
+    EXPECT_EQ(speculator.follows_steps(), seconds < 1e-3) << seconds;
+  }
+}
+
+// What came of a request's last draft is seen when it ends.
+TEST(Speculator, LearnsFromTheLastDraftOfARequest) {
+  Speculator speculator(std::make_unique<GuessingHead>(), 0);
+  for (int i = 0; i < 3; ++i) {
+    speculator.measured({.rows = 1}, 1, StepKind::kPlain, 1e-3);
+    speculator.measured({.rows = 1, .drafted = 1, .spent = 2e-4}, 2, StepKind::kDrafted, 1.2e-3);
+  }
+  std::vector<int> drafted;
+  for (int i = 0; i < 6; ++i) {
+    std::vector<Request> requests = requests_of(1);
+    Request& r = requests.front();
+    Request* const pointer = &r;
+    speculator.draft(std::span(&pointer, 1), {.rows = 1, .free_rows = 1},
+                     [](Request&, int, int n) { return n; });
+    drafted.push_back(static_cast<int>(r.draft.proposal(r.tokens.size()).size()));
+    r.draft.launch({}, r.tokens.size());
+    r.tokens.push_back(7);
+    r.draft.take(r.tokens);
+    speculator.ended(r);
+  }
+  EXPECT_EQ(drafted, (std::vector<int>{1, 1, 1, 1, 0, 0}));  // four trials, all wrong
 }
 
 TEST(Speculator, DraftsFillTheFreeRowsAndNoMore) {

@@ -106,6 +106,7 @@ HeadScan::Found HeadScan::scan(std::string_view bytes) {
   return Found::kNothing;
 }
 
+// take_head() has refused a header before it could reach Beast's limit.
 RequestParser::RequestParser(const Limits& limits, Body& body) : limits_(limits), body_(body) {
   header_limit(static_cast<uint32_t>(limits.header_bytes) + 4);
   body_limit(limits.body_bytes);
@@ -169,8 +170,6 @@ void RequestParser::refuse(const error_code& error) {
   if (error == http::error::body_limit) {
     refuse(
         ApiError{.http = 413, .message = fmt::format("the body has more than {} bytes", limits_.body_bytes)});
-  } else if (error == http::error::header_limit) {
-    refuse(header_too_large(limits_));
   } else {
     refuse(malformed(error.message()));
   }

@@ -167,6 +167,16 @@ TEST_F(Stores, OllamaNames) {
   EXPECT_EQ(found("two"), path(blob('3')));
 }
 
+TEST_F(Stores, OllamaModelsAreListedAndAStoreIsAPath) {
+  put(blob('1'));
+  put("manifests/registry.ollama.ai/library/gpt-oss/20b", manifest('1'));
+  const std::vector<FoundModel> models = models_here(places());
+  ASSERT_EQ(models.size(), 1u);
+  EXPECT_EQ(models[0].name, "gpt-oss:20b");
+  EXPECT_EQ(models[0].place, "Ollama");
+  EXPECT_EQ(found(root_.string()), path(blob('1')));
+}
+
 // Manifests as blobs with links to them, and lists of manifests of which one has a GGUF file.
 TEST_F(Stores, OllamaSecondLayout) {
   put(blob('1'));

@@ -150,6 +150,18 @@ TEST_F(DrainTest, WhatIsLeftEndsWithAnError) {
   }
 }
 
+// Whoever has most makes room with requests that wait, not with what is at work.
+TEST_F(DrainTest, ARequestAtWorkKeepsItsPlace) {
+  tcp::socket all =
+      send(request(R"({"prompt": "a", "n": 12, "max_tokens": 16000, "ignore_eos": true, "stream": true})",
+                   "/v1/completions"));
+  until("vllm:num_requests_running", kBatch);
+  tcp::socket other = connect("127.0.0.2");
+  asio::write(other, asio::buffer(request(ask(R"("max_tokens": 1)"))));
+  const std::string answer = rest_of(other);
+  EXPECT_EQ(answer.find("HTTP/1.1 429 "), 0) << answer;
+}
+
 TEST_F(ServerTest, RefusesWhatDoesNotFitIntoTheQueue) {
   EXPECT_TRUE(shows("moesaic:refused_busy_total", 0));
   const std::string answer = exchange(request(ask(R"("n": 16)")));

@@ -5,10 +5,15 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "api/model_parts.h"
 #include "backend/idle_backend.h"
+#include "server/engine_thread.h"
+#include "server/exit_watch.h"
 #include "server/http_client.h"
 #include "server/server.h"
 
@@ -69,6 +74,23 @@ void send_request(uint16_t port) {
                std::to_string(body.size()) + "\r\n\r\n" + body);
 }
 
+// Until each other thread of this process waits for something.
+void wait_until_others_sleep() {
+  const auto others_sleep = [] {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      if (task.path().filename() == std::to_string(gettid())) continue;
+      std::ifstream in(task.path() / "stat");
+      const std::string stat{std::istreambuf_iterator<char>(in), {}};
+      if (stat.find(") S ") == std::string::npos) return false;
+    }
+    return true;
+  };
+  while (!others_sleep()) {
+  }
+}
+
+constexpr unsigned kAlarm = 15;  // seconds, after which a child has hung
+
 class ShutdownTest : public testing::Test {
  protected:
   ShutdownTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
@@ -84,6 +106,35 @@ TEST_F(ShutdownTest, AStepThatNeverEnds) {
                 std::raise(SIGTERM);
               }),
               testing::ExitedWithCode(1), "the time to shut down is over");
+}
+
+// As a second signal does.
+TEST_F(ShutdownTest, AnEarlierTimeReplacesTheFirst) {
+  EXPECT_EXIT(
+      {
+        alarm(kAlarm);
+        ExitWatch watch;
+        watch.end_at(Clock::now() + std::chrono::hours(1), STDERR_FILENO);
+        wait_until_others_sleep();
+        watch.end_at(Clock::now(), STDERR_FILENO);
+        never_return();
+      },
+      testing::ExitedWithCode(1), "the time to shut down is over");
+}
+
+TEST_F(ShutdownTest, AnEngineThatIsIdleEndsWithItsOwner) {
+  EXPECT_EXIT(
+      {
+        alarm(kAlarm);
+        Metrics metrics("stuck");
+        {
+          EngineThread engine([](const EngineThread::Progress&) { return stuck_model(); }, 1, metrics);
+          engine.start([] {});
+          engine.wait_until_loaded();
+        }
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 // By the server, or by the signal itself where nobody waits for it any more.

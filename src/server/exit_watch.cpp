@@ -20,7 +20,7 @@ void ExitWatch::State::run() {
   std::unique_lock lock(mutex);
   while (!off && Clock::now() < time) changed.wait_until(lock, time);
   if (off) return;
-  [[maybe_unused]] const ssize_t ignored = write(log, kLine.data(), kLine.size());
+  [[maybe_unused]] const ssize_t ignored = write(log.get(), kLine.data(), kLine.size());
   std::_Exit(kStatus);
 }
 
@@ -28,7 +28,7 @@ void ExitWatch::end_at(Clock::time_point time, int log) {
   if (state_ == nullptr) {
     state_ = std::make_shared<State>();
     state_->time = time;
-    state_->log = fcntl(log, F_DUPFD_CLOEXEC, 3);
+    state_->log = Descriptor(fcntl(log, F_DUPFD_CLOEXEC, 3));
     std::thread([state = state_] { state->run(); }).detach();
     return;
   }

@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 
+#include "base/descriptor.h"
+
 namespace moesaic::server {
 
 // A thread that waits for a time and then ends the process at once, with kStatus and a line in the log: some
@@ -30,7 +32,7 @@ class ExitWatch {
     std::mutex mutex;
     std::condition_variable changed;
     Clock::time_point time;
-    int log = -1;
+    Descriptor log;
     bool off = false;
     void run();
   };

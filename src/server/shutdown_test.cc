@@ -89,6 +89,10 @@ void wait_until_others_sleep() {
   }
 }
 
+int entries(const char* folder) {
+  return static_cast<int>(std::distance(std::filesystem::directory_iterator(folder), {}));
+}
+
 constexpr unsigned kAlarm = 15;  // seconds, after which a child has hung
 
 class ShutdownTest : public testing::Test {
@@ -120,6 +124,24 @@ TEST_F(ShutdownTest, AnEarlierTimeReplacesTheFirst) {
         never_return();
       },
       testing::ExitedWithCode(1), "the time to shut down is over");
+}
+
+// Ends with 0 if neither a thread nor a file is left of it.
+[[noreturn]] void call_off_a_watch() {
+  alarm(kAlarm);
+  const int threads = entries("/proc/self/task"), files = entries("/proc/self/fd");
+  {
+    ExitWatch watch;
+    watch.end_at(Clock::now() + std::chrono::hours(1), STDERR_FILENO);
+    wait_until_others_sleep();
+  }
+  while (entries("/proc/self/task") > threads) {
+  }
+  std::_Exit(entries("/proc/self/fd") == files ? 0 : 3);
+}
+
+TEST_F(ShutdownTest, AWatchThatIsCalledOffLeavesNothing) {
+  EXPECT_EXIT(call_off_a_watch(), testing::ExitedWithCode(0), "");
 }
 
 TEST_F(ShutdownTest, AnEngineThatIsIdleEndsWithItsOwner) {

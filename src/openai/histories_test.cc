@@ -26,6 +26,17 @@ TEST(ChatHistory, RefusalsAreText) {
     EXPECT_EQ(prompt_of_messages(message), want) << message;
 }
 
+// Instructions behind the first message stay where they came.
+TEST(ChatHistory, LaterInstructionsAreDeveloperMessages) {
+  for (const char* role : {"system", "developer"}) {
+    const std::string prompt =
+        prompt_of_messages(fmt::format(R"({{"role": "{}", "content": "Be brief."}})", role));
+    EXPECT_NE(prompt.find("go<|end|><|start|>developer<|message|># Instructions\n\nBe brief.<|end|>"),
+              std::string::npos)
+        << prompt;
+  }
+}
+
 TEST(ChatHistory, FunctionsAreToolsInOlderWords) {
   const std::string want = prompt_of_messages(
       R"({"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},

@@ -22,10 +22,12 @@ double experts_in(const std::vector<MemoryPart>& parts) {
   return bytes;
 }
 
-// Has memory hold as many experts as fit beside the other parts; a step reads the rest from the file. False:
-// there is no file (dummy weights), or experts are converted at load, or even those of one token do not fit.
+// Where not all parts fit, memory holds as many experts as fit beside the others; a step reads the rest from
+// the file. False: that cannot be, as there is no file (dummy weights), experts are converted at load, or
+// even those of one token do not fit.
 bool hold_what_fits(const std::vector<MemoryPart>& parts, double free, const ModelConfig& config,
                     const ModelWeights& weights, Backend& backend) {
+  if (bytes_of(parts) <= free) return true;
   constexpr double kShare = 0.9;  // share of the free memory: the rest keeps a part of the file
   const double held = experts_in(parts), all = held / backend.held_experts();
   const double share = (kShare * free - (bytes_of(parts) - held)) / all;
@@ -38,13 +40,13 @@ bool hold_what_fits(const std::vector<MemoryPart>& parts, double free, const Mod
 Status check_host_memory(const ModelConfig& config, const ModelWeights& weights,
                          const HostPlacement& placement, Backend& backend) {
   const std::vector<MemoryPart> parts = placement.host_memory(config, weights);
-  const double needed = bytes_of(parts), free = available_host_memory();
-  if (needed <= free || hold_what_fits(parts, free, config, weights, backend)) return {};
+  const double free = available_host_memory();
+  if (hold_what_fits(parts, free, config, weights, backend)) return {};
   return error(
       StatusCode::kOutOfMemory,
       "the experts of {} of {} layers take {:.2f} GB of host memory, {:.2f} GB are free; use --experts "
       "host:LAYERS with fewer layers, a larger --gpu-memory, or a smaller model",
-      placement.host_layers(), config.layers, needed / 1e9, free / 1e9);
+      placement.host_layers(), config.layers, bytes_of(parts) / 1e9, free / 1e9);
 }
 
 }  // namespace
@@ -78,9 +80,7 @@ Status hold_on_host(const KvDemand& demand, const ModelConfig& config, const Mod
                     Backend& backend) {
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(config, demand));
   const std::vector<MemoryPart> parts = parts_of(demand, config, weights, layout, backend);
-  const double free = backend.available_memory();
-  if (bytes_of(parts) > free && experts_in(parts) > 0)
-    static_cast<void>(hold_what_fits(parts, free, config, weights, backend));
+  static_cast<void>(hold_what_fits(parts, backend.available_memory(), config, weights, backend));
   return {};
 }
 

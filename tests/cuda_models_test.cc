@@ -5,6 +5,7 @@
 #include <cmath>
 #include <thread>
 
+#include "base/relative_error_test.h"
 #include "model/random_model.h"
 #include "model_golden.h"
 
@@ -39,15 +40,6 @@ class CudaModels : public ::testing::Test {
   }();
   ModelWeights weights_;
 };
-
-double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    difference += (got[i] - want[i]) * (got[i] - want[i]);
-    size += want[i] * want[i];
-  }
-  return std::sqrt(difference / size);
-}
 
 TEST_F(CudaModels, FewerMultiprocessorsGiveTheSameLogits) {
   const auto all = load(0);

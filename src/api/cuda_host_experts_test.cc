@@ -7,6 +7,7 @@
 #include "api/ranks_test.h"
 #include "backend/backend.h"
 #include "backend/host_placement.h"
+#include "base/relative_error_test.h"
 #include "model/forward.h"
 #include "model/random_model.h"
 #include "model/small_config_test.h"
@@ -132,12 +133,6 @@ class CudaStreamedExperts : public CudaHostExperts {
     }
     return all;
   }
-  static double distance(const std::vector<float>& got, const std::vector<float>& want) {
-    double difference = 0, size = 0;
-    for (size_t i = 0; i < want.size(); ++i)
-      difference += std::pow(double{got[i]} - want[i], 2), size += std::pow(double{want[i]}, 2);
-    return std::sqrt(difference / size);
-  }
 
   static constexpr Kernels kKernels[] = {{"this GPU's", false, MoePath::kAuto},
                                          {"every GPU's", true, MoePath::kAuto},
@@ -175,9 +170,9 @@ TEST_F(CudaStreamedExperts, TakeTurnsWithTheCpu) {
     const std::vector<float> want = logits(*load(0, kNever, kernels), steps);
     const auto host = load(2, 9, kernels);
     const std::vector<float> got = logits(*host, steps);
-    std::printf("%s kernels: %.4f apart\n", kernels.name, distance(got, want));
-    EXPECT_LT(distance(got, want), 0.05) << kernels.name;
-    EXPECT_GT(distance(got, want), 0) << kernels.name;
+    std::printf("%s kernels: %.4f apart\n", kernels.name, relative_error(got, want));
+    EXPECT_LT(relative_error(got, want), 0.05) << kernels.name;
+    EXPECT_GT(relative_error(got, want), 0) << kernels.name;
     EXPECT_EQ(logits(*host, steps), got) << kernels.name;
   }
 }
@@ -190,11 +185,11 @@ TEST_F(CudaStreamedExperts, HotOnesAreTheGpus) {
   steps[20] = 300;
   for (const Kernels& kernels : kKernels) {
     const std::vector<float> want = logits(*load(0, kNever, kernels), steps);
-    const double none = distance(logits(*load(2, kNever, kernels), steps), want);
+    const double none = relative_error(logits(*load(2, kNever, kernels), steps), want);
     for (const int hot : {2, 5, 8}) {
       const auto host = load(2, 150, kernels, hot);
       for (int round = 0; round < 2; ++round) {
-        const double apart = distance(logits(*host, steps), want);
+        const double apart = relative_error(logits(*host, steps), want);
         std::printf("%s kernels, %d of 8 hot: %.4f apart, without %.4f\n", kernels.name, hot, apart, none);
         EXPECT_LT(apart, hot == 8 ? none / 2 : 0.05);
       }

@@ -13,6 +13,7 @@
 
 #include "backend/backend.h"
 #include "backend/step_operator.h"
+#include "base/relative_error_test.h"
 #include "model/forward.h"
 #include "model/random_model.h"
 
@@ -104,10 +105,7 @@ class StepOperatorAndBackend {
     EXPECT_EQ(operator_->run(call_of(rows, padding, longest)).message(), "");
     EXPECT_EQ(operator_->logits(hidden_, row + padding, logits_, nullptr).message(), "");
     Memory::wait();
-    double difference = 0, size = 0;
-    for (size_t i = 0; i < want.size(); ++i)
-      difference += std::pow(double{logits_[i]} - want[i], 2), size += std::pow(double{want[i]}, 2);
-    return std::sqrt(difference / size);
+    return relative_error({logits_, want.size()}, want);
   }
   // The operator alone, for as many rows of each sequence, whose tokens and places are the last step's.
   Status run(const std::vector<int>& rows) {

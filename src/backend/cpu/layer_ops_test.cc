@@ -11,6 +11,7 @@
 
 #include "backend/cpu/layer_loader.h"
 #include "backend/reference/layer_ops.h"
+#include "base/relative_error_test.h"
 
 namespace moesaic::cpu {
 namespace {
@@ -76,13 +77,6 @@ class RandomLayer {
   std::normal_distribution<float> normal_;
   std::deque<std::vector<float>> storage_;
 };
-
-double distance(std::span<const float> got, std::span<const float> want) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < want.size(); ++i)
-    difference += std::pow(double{got[i]} - want[i], 2), size += std::pow(double{want[i]}, 2);
-  return std::sqrt(difference / size);
-}
 
 class LayerOpsForms : public testing::TestWithParam<Form> {
  protected:
@@ -154,13 +148,13 @@ TEST_P(LayerOpsForms, AgreeWithTheReference) {
   std::vector<int> all(80);
   for (int i = 0; i < 80; ++i) all[static_cast<size_t>(i)] = i;
   const Outputs out = run(all);
-  EXPECT_LT(distance(out.got, out.want), 0.01);
+  EXPECT_LT(relative_error(out.got, out.want), 0.01);
 }
 
 // A draft head wants the output of some rows only, in an order of its own.
 TEST_P(LayerOpsForms, SomeRowsAreAttendedTo) {
   const Outputs out = run(std::vector<int>{79, 3, 40});
-  EXPECT_LT(distance(out.got, out.want), 0.01);
+  EXPECT_LT(relative_error(out.got, out.want), 0.01);
 }
 
 // A router has fewer pairs of panels than a machine has threads: rows are shared among them, and no bit

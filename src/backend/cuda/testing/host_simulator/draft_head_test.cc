@@ -18,6 +18,7 @@
 #include "backend/cuda/ops/attention.h"
 #include "backend/cuda/step/step_input.h"
 #include "backend/cuda/weights/upload.h"
+#include "base/relative_error_test.h"
 #include "core/continuation.h"
 #include "mx/formats.h"
 
@@ -227,13 +228,9 @@ class Pair {
     const Drafted want = draft(reference_, sequences), got = draft(cuda_, sequences);
     ASSERT_EQ(got.sequences, want.sequences);
     for (size_t i = 0; i < got.logits.size(); ++i) {
-      double difference = 0, size = 0;
-      for (size_t j = 0; j < got.logits[i].size(); ++j) {
-        difference += std::pow(double{got.logits[i][j]} - want.logits[i][j], 2);
-        size += std::pow(double{want.logits[i][j]}, 2);
-      }
-      EXPECT_LT(std::sqrt(difference / size), kTolerance) << "draft " << i;
-      worst_ = std::max(worst_, std::sqrt(difference / size));
+      const double error = relative_error(got.logits[i], want.logits[i]);
+      EXPECT_LT(error, kTolerance) << "draft " << i;
+      worst_ = std::max(worst_, error);
     }
     EXPECT_EQ(got.tokens, want.tokens);
     EXPECT_EQ(draft(cuda_, sequences, false).tokens, got.tokens);

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "backend/cuda/kernels/sm90/repack_slabs.cuh"
-#include "backend/cuda/testing/host_simulator/error.h"
 #include "backend/reference/experts.h"
 #include "backend/reference/linear.h"
+#include "base/relative_error_test.h"
 
 namespace moesaic::cuda::sm90 {
 
@@ -105,7 +105,7 @@ inline const Experts& experts(int sms = kFullSms) {
 
 // Errors of both products, the second from the first one's h, which is rounded to F16.
 struct Errors {
-  Error fc1, fc2;
+  RelativeError fc1, fc2;
   // x, h: a token's, by column; y: its result.
   template <class X, class H>
   void add(int expert, const X& x, const H& h, const float* y) {
@@ -116,8 +116,8 @@ struct Errors {
     for (int i = 0; i < kHidden; ++i) fc1.add(hidden[i], want_h[i]), fc2.add(y[i], want[i]);
   }
   void check() const {
-    EXPECT_LT(fc1.relative(), 4e-4);
-    EXPECT_LT(fc2.relative(), 2e-6);
+    EXPECT_LT(fc1.value(), 4e-4);
+    EXPECT_LT(fc2.value(), 2e-6);
   }
 };
 

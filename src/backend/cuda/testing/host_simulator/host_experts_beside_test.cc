@@ -27,8 +27,8 @@ TEST(HostExpertsBeside, AnFp8Cache) {
   for (size_t i = 0; i < steps.size(); ++i) {
     const std::vector<float> want = device.step(steps[i]), got = host.step(steps[i]);
     ASSERT_EQ(host.status().message(), "");
-    EXPECT_LT(distance(got, want), kTolerance) << i;
-    EXPECT_LT(distance(streamed.step(steps[i]), want), kTolerance) << i;
+    EXPECT_LT(relative_error(got, want), kTolerance) << i;
+    EXPECT_LT(relative_error(streamed.step(steps[i]), want), kTolerance) << i;
     EXPECT_NE(want, wide.step(steps[i])) << i;
   }
 }
@@ -41,7 +41,7 @@ TEST(HostExpertsBeside, DraftsThatDoNotHold) {
          std::vector<std::pair<int, int>>{{7, 0}, {4, 4}, {3, 1}, {0, 0}, {5, 2}, {1, 1}}) {
       const std::vector<float> want = device.step({1 + drafts, 1}), got = host.step({1 + drafts, 1});
       ASSERT_EQ(host.status().message(), "");
-      EXPECT_LT(distance(got, want), kTolerance) << drafts;
+      EXPECT_LT(relative_error(got, want), kTolerance) << drafts;
       for (Model* m : {&device, &host}) m->take_back(0, drafts - held);
     }
   }
@@ -98,7 +98,7 @@ TEST(HostExpertsBeside, ADraftHead) {
       ASSERT_EQ(host.status().message(), "");
       const std::vector<float> got = head.draft(1);
       ASSERT_EQ(got.size(), want[i].size());
-      EXPECT_LT(distance(got, want[i]), kTolerance) << layers << " layers, step " << i;
+      EXPECT_LT(relative_error(got, want[i]), kTolerance) << layers << " layers, step " << i;
     }
   }
 }
@@ -168,8 +168,8 @@ TEST(HostExpertsBeside, AdaptersOfExperts) {
     ASSERT_EQ(host.status().message(), "");
     std::vector<float> want(got.size());
     ASSERT_EQ(forward(*reference, host.model_config(), host.batch(), want).message(), "");
-    EXPECT_LT(distance(got, want), kTolerance);
-    EXPECT_GT(distance(plain.step(rows), want), 5 * kTolerance);
+    EXPECT_LT(relative_error(got, want), kTolerance);
+    EXPECT_GT(relative_error(plain.step(rows), want), 5 * kTolerance);
   }
 }
 
@@ -183,7 +183,7 @@ TEST(HostExpertsBeside, AdaptersOfAttentionAlone) {
     EXPECT_EQ(host.step(rows), device.step(rows));
     ASSERT_EQ(host.status().message(), "");
   }
-  EXPECT_LT(distance(host.step({1, 1}), device.step({1, 1})), kTolerance);
+  EXPECT_LT(relative_error(host.step({1, 1}), device.step({1, 1})), kTolerance);
 }
 
 TEST(HostExpertsBeside, AdaptersOfExpertsDoNotComeToTheGpu) {

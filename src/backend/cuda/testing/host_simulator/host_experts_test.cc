@@ -20,8 +20,8 @@ TEST(HostExpertsOnCuda, AgreeWithTheDevicesOwn) {
     for (size_t i = 0; i < steps.size(); ++i) {
       const std::vector<float> got = host.step(steps[i]);
       ASSERT_EQ(host.status().message(), "");
-      EXPECT_LT(distance(got, want[i]), kTolerance) << layers << " layers, step " << i;
-      EXPECT_GT(distance(got, want[i]), 0) << layers << " layers, step " << i;
+      EXPECT_LT(relative_error(got, want[i]), kTolerance) << layers << " layers, step " << i;
+      EXPECT_GT(relative_error(got, want[i]), 0) << layers << " layers, step " << i;
     }
   }
 }
@@ -40,8 +40,8 @@ TEST(HostExpertsOnCuda, StreamedOnesGiveTheDevicesBits) {
       EXPECT_EQ(host.step(steps[i]), want[i]) << layers << " layers, step " << i;
     const std::vector<float> got = host.step({2, 1});
     ASSERT_EQ(host.status().message(), "");
-    EXPECT_LT(distance(got, want.back()), kTolerance) << layers;
-    EXPECT_GT(distance(got, want.back()), 0) << layers;
+    EXPECT_LT(relative_error(got, want.back()), kTolerance) << layers;
+    EXPECT_GT(relative_error(got, want.back()), 0) << layers;
   }
 }
 
@@ -52,7 +52,7 @@ TEST(HostExpertsOnCuda, StreamedStepsAndOthersTakeTurns) {
   for (const auto& rows : steps) {
     const std::vector<float> want = device.step(rows), got = host.step(rows);
     ASSERT_EQ(host.status().message(), "");
-    EXPECT_LT(distance(got, want), kTolerance);
+    EXPECT_LT(relative_error(got, want), kTolerance);
   }
 }
 
@@ -69,7 +69,7 @@ TEST(HostExpertsOnCuda, HotOnesAreTheDevices) {
       for (size_t i = 0; i < steps.size(); ++i) {
         const std::vector<float> got = host.step(steps[i]);
         ASSERT_EQ(host.status().message(), "");
-        EXPECT_LT(distance(got, want[i]), hot < 6 ? kTolerance : 2e-3) << hot << " hot, step " << i;
+        EXPECT_LT(relative_error(got, want[i]), hot < 6 ? kTolerance : 2e-3) << hot << " hot, step " << i;
       }
     }
   }
@@ -81,7 +81,7 @@ TEST(HostExpertsOnCuda, HotOnesAreExchanged) {
   for (int i = 0; i < 60; ++i) {
     const std::vector<float> want = device.step({1, 1}), got = host.step({1, 1});
     ASSERT_EQ(host.status().message(), "");
-    EXPECT_LT(distance(got, want), 2 * kTolerance) << i;  // the caches differ, too
+    EXPECT_LT(relative_error(got, want), 2 * kTolerance) << i;  // the caches differ, too
   }
 }
 
@@ -96,7 +96,7 @@ TEST(HostExpertsOnCuda, HotOnesAreThoseOfTheLastRun) {
   EXPECT_NE(first.backend().caps().measured.find(kKept), std::string::npos);
   Model device(0), second(3, ExpertPlacement::kNever, 2, folder.path());
   EXPECT_NE(second.backend().caps().measured.find(kKept), std::string::npos);
-  EXPECT_LT(distance(second.step({8, 4}), device.step({8, 4})), kTolerance);
+  EXPECT_LT(relative_error(second.step({8, 4}), device.step({8, 4})), kTolerance);
   EXPECT_EQ(device.backend().caps().measured, "");
 }
 
@@ -179,7 +179,7 @@ TEST(HostExpertsOnCuda, CanBeLoadedAgain) {
     model.load(layers);
     const std::vector<float> got = model.step({4, 2});
     ASSERT_EQ(model.status().message(), "");
-    EXPECT_LT(distance(got, want), kTolerance) << layers;
+    EXPECT_LT(relative_error(got, want), kTolerance) << layers;
   }
 }
 

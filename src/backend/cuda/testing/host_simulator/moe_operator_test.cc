@@ -14,7 +14,7 @@
 #include <random>
 
 #include "backend/cuda/runtime/device.h"
-#include "backend/cuda/testing/host_simulator/error.h"
+#include "base/relative_error_test.h"
 #include "mx/formats.h"
 
 namespace moesaic {
@@ -217,7 +217,7 @@ TEST_P(MoeOperators, GiveWhatADoubleLoopGives) {
   const Status status = moe.run(call);
   ASSERT_TRUE(status.ok()) << status.message();
 
-  cuda::sm90::Error error;
+  RelativeError error;
   int checked = 0;
   for (int t = c.tokens - 1; t >= 0; t -= std::max(1, c.tokens / c.checked)) {
     std::vector<double> in(c.hidden), want(c.hidden);
@@ -235,7 +235,7 @@ TEST_P(MoeOperators, GiveWhatADoubleLoopGives) {
   EXPECT_GT(checked, 0);
   // The output's rounding (uniform: a half unit / sqrt(3)), and h's to F16.
   const double most = c.type == ElementType::kBF16 ? 2.6e-3 : 6e-4;
-  EXPECT_LE(error.difference, most * most * error.value) << std::sqrt(error.difference / error.value);
+  EXPECT_LE(error.difference, most * most * error.size) << error.value();
 }
 
 constexpr ElementType kF16 = ElementType::kF16;

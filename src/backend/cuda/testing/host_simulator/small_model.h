@@ -12,8 +12,8 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/testing/host_simulator/captures.h"
-#include "backend/cuda/testing/host_simulator/error.h"
 #include "backend/host_placement.h"
+#include "base/relative_error_test.h"
 #include "model/forward.h"
 #include "model/random_model.h"
 #include "model/small_config_test.h"
@@ -128,11 +128,5 @@ class Model {
   std::mt19937 rng_{7};
   Status status_;
 };
-
-inline double distance(const std::vector<float>& got, const std::vector<float>& want) {
-  sm90::Error error;
-  for (size_t i = 0; i < want.size(); ++i) error.add(got[i], want[i]);
-  return error.relative();
-}
 
 }  // namespace moesaic::cuda

@@ -6,8 +6,8 @@
 #include <ostream>
 #include <random>
 
-#include "backend/cuda/testing/host_simulator/error.h"
 #include "backend/cuda/testing/host_simulator/run_wgmma.h"
+#include "base/relative_error_test.h"
 
 namespace moesaic::cuda::sm90 {
 namespace {
@@ -108,7 +108,7 @@ void multiply(const Packed& w, const Case& c, double tolerance) {
   const int tiles = p.row_tiles * ((kTokens + tile - 1) / tile);
   run_wgmma<Weights>(p, Store{.out = y.data(), .stride = kRows, .rows = kRows},
                      split > 1 ? tiles * split : 1);
-  Error error;
+  RelativeError error;
   for (int token = 0; token < kTokens; ++token) {
     for (int row = 0; row < kRows; ++row) {
       double want = 0;
@@ -118,7 +118,7 @@ void multiply(const Packed& w, const Case& c, double tolerance) {
       error.add(y[int64_t{token} * kRows + row], want);
     }
   }
-  EXPECT_LT(error.relative(), tolerance);
+  EXPECT_LT(error.value(), tolerance);
 }
 
 class WgmmaDense : public testing::TestWithParam<Case> {

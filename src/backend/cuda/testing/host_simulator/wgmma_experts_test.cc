@@ -163,7 +163,7 @@ TEST_P(Fp8Experts, AreRoundedToE4m3AndMultipliedBySlabs) {
       params_of(experts().fc2, h.tiles, kHidden, 1.0f / kHScale / kFp8Scale),
       Store{.out = y.data(), .stride = kHidden, .bias = experts().bias[kDownPart].data(), .rows = kHidden},
       blocks);
-  Error fc1, fc2;
+  RelativeError fc1, fc2;
   for (const WorkTile& at : work_tiles) {
     for (const int token : {0, at.count / 2, at.count - 1}) {
       std::vector<float> in = x.row(at, token), hidden = h.row(at, token);
@@ -181,8 +181,8 @@ TEST_P(Fp8Experts, AreRoundedToE4m3AndMultipliedBySlabs) {
       }
     }
   }
-  EXPECT_LT(fc1.relative(), 1e-3);
-  EXPECT_LT(fc2.relative(), 2e-6);
+  EXPECT_LT(fc1.value(), 1e-3);
+  EXPECT_LT(fc2.value(), 2e-6);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -56,9 +56,8 @@ std::string made_generation_config(const ModelConfig& c, const std::vector<std::
   return json.dump(2) + "\n";
 }
 
-}  // namespace
-
-Result<std::string> own_chat_template(const TokenizerSource& source) {
+// Of GGUF's metadata or a folder's files, as it stands there.
+Result<std::string> stored_template(const TokenizerSource& source) {
   if (!source.chat_template.empty()) return source.chat_template;
   ASSIGN_OR_RETURN(std::string text, beside(source, "chat_template.jinja"));
   if (!text.empty()) return text;
@@ -74,6 +73,15 @@ Result<std::string> own_chat_template(const TokenizerSource& source) {
   return std::string();
 }
 
+}  // namespace
+
+Result<std::string> own_chat_template(const TokenizerSource& source) {
+  ASSIGN_OR_RETURN(std::string text, stored_template(source));
+  if (is_utf8(text)) return text;
+  return invalid(
+      "the source's chat template is not UTF-8, which no program would read: correct it in the source");
+}
+
 Result<std::string> chat_template(const TokenizerSource& source) {
   ASSIGN_OR_RETURN(std::string own, own_chat_template(source));
   return own.empty() ? std::string(gpt_oss_chat_template()) : own;
@@ -87,13 +95,13 @@ Result<std::vector<ChatFile>> chat_files(const Checkpoint& source) {
   for (const char* const name : kChatFiles) {
     ASSIGN_OR_RETURN(std::string text, beside(tokenizer, name));
     const std::string_view file = name;
+    if (file == "chat_template.jinja") {
+      ASSIGN_OR_RETURN(text, chat_template(tokenizer));
+    }
     if (text.empty() && file == "tokenizer_config.json")
       text = made_tokenizer_config(source.config, tokens.tokens);
     if (text.empty() && file == "generation_config.json")
       text = made_generation_config(source.config, tokens.tokens);
-    if (text.empty() && file == "chat_template.jinja") {
-      ASSIGN_OR_RETURN(text, chat_template(tokenizer));
-    }
     if (!text.empty()) files.push_back({name, std::move(text)});
   }
   return files;

@@ -78,6 +78,24 @@ TEST_F(ConvertFiles, TheChatTemplateTravels) {
   EXPECT_FALSE(write_gguf(open("source"), path("b.gguf"), {}).ok());
 }
 
+TEST_F(ConvertFiles, AChatTemplateThatIsNotUtf8IsRefused) {
+  put("source/chat_template.jinja", "first");
+  ASSERT_TRUE(write_gguf(open("source"), path("a.gguf"), {}).ok());
+  std::string gguf = get("a.gguf");
+  gguf.at(gguf.find("first") + 1) = '\xFF';
+  put("broken.gguf", gguf);
+  put("source/chat_template.jinja", "f\xFFrst");
+  for (const char* source : {"source", "broken.gguf"}) {
+    const Checkpoint checkpoint = open(source);
+    for (const Status& status :
+         {write_gguf(checkpoint, path("b.gguf"), {}), write_safetensors(checkpoint, path("b"), {})})
+      EXPECT_NE(status.message().find("chat template is not UTF-8"), std::string::npos)
+          << source << ": " << status.message();
+    EXPECT_FALSE(fs::exists(path("b.gguf")));
+    EXPECT_TRUE(remarks(checkpoint, {}, true).empty());
+  }
+}
+
 TEST_F(ConvertFiles, AFolderHasWhatTransformersAsksFor) {
   ASSERT_TRUE(write_gguf(open("source"), path("a.gguf"), {}).ok());
   ASSERT_TRUE(write_safetensors(open("a.gguf"), path("made"), {}).ok());

@@ -128,6 +128,15 @@ std::string text_member(const Json& object, const char* name) {
   return value.is_string() ? value.get<std::string>() : "";
 }
 
+// nlohmann's dump throws on other texts.
+bool is_utf8(const std::string& text) {
+  try {
+    return !Json(text).dump().empty();
+  } catch (const Json::exception&) {
+    return false;
+  }
+}
+
 std::string printable(std::string message) {
   for (char& c : message) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';

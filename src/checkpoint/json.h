@@ -43,6 +43,8 @@ std::string shown(const AnyJson& value) {
   return value.dump(-1, ' ', true, AnyJson::error_handler_t::replace).substr(0, 60);
 }
 
+bool is_utf8(const std::string& text);
+
 // Names out of a hostile file stand in messages: they stay one line and send nothing to a terminal.
 std::string printable(std::string message);
 

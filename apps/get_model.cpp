@@ -113,13 +113,15 @@ Result<std::string> get_model(const std::string& name, const GetOptions& options
 Result<std::string> get_if_absent(const std::string& name) {
   const auto parsed = repository_name(name);
   if (!parsed)
-    return error(StatusCode::kUsage, "-hf: '{}' is not OWNER/NAME, OWNER/NAME:QUANTISATION or their address",
+    return error(StatusCode::kUsage,
+                 "-hf: '{}' is not OWNER/NAME, OWNER/NAME:QUANTISATION, either with @REVISION behind NAME, "
+                 "or their address",
                  name);
   if (find_model(name, {.hub = model_places().hub}).ok()) return name;
   ASSIGN_OR_RETURN(const std::string path, get_model(name, {.usual = true}));
   // The server tells this name. It has the file if there may be several quantisations.
   const std::string file = path.ends_with(".gguf") ? path.substr(path.find("/snapshots/") + 11) : "";
-  return file.empty() ? parsed->repository : parsed->repository + file.substr(file.find('/'));
+  return file.empty() ? parsed->full_name() : parsed->full_name() + file.substr(file.find('/'));
 }
 
 Status offer_to_get(const std::string& name) {

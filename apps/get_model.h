@@ -17,8 +17,8 @@ struct GetOptions {
   int connections = 8;
 };
 
-// owner/name[:QUANTISATION] or owner/name/file.gguf into the Hugging Face cache; the path of the model there.
-// Ctrl-C ends it as StatusCode::kCancelled and leaves what has come.
+// owner/name[@REVISION][:QUANTISATION] or owner/name[@REVISION]/file.gguf into the Hugging Face cache; the
+// path of the model there. Ctrl-C ends it as StatusCode::kCancelled and leaves what has come.
 Result<std::string> get_model(const std::string& name, const GetOptions& options);
 
 // The name of a model in the cache by which it can be opened; it is got if it is not there.

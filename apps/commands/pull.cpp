@@ -42,7 +42,8 @@ Run add_pull(CLI::App& app) {
   auto o = std::make_shared<PullOptions>();
   CLI::App& c =
       *app.add_subcommand("pull", "Get a model from Hugging Face into its cache, and print its path");
-  c.add_option("name", o->name, "OWNER/NAME, OWNER/NAME:QUANTISATION, OWNER/NAME/FILE.gguf or their address")
+  c.add_option("name", o->name,
+               "OWNER/NAME, behind it @REVISION, :QUANTISATION or /FILE.gguf; or their address")
       ->required();
   c.add_option("--connections", o->connections, "connections at a time")
       ->check(in_range(1, 32))
@@ -54,6 +55,7 @@ Run add_pull(CLI::App& app) {
       "Examples:\n"
       "  moesaic pull openai/gpt-oss-20b\n"
       "  moesaic pull unsloth/gpt-oss-20b-GGUF:Q8_0\n"
+      "  moesaic pull openai/gpt-oss-20b@v1.0            a branch, tag or commit\n"
       "  moesaic pull https://huggingface.co/openai/gpt-oss-20b\n"
       "  moesaic run -hf ggml-org/gpt-oss-20b-GGUF       gets it if it is not here");
   return [o] { return run_pull(*o); };

@@ -95,7 +95,7 @@ Result<std::string> in_repository(const fs::path& folder, const RepositoryName& 
   if (!name.file.empty()) {
     if (is_there(folder / name.file)) return (folder / name.file).string();
     return error(StatusCode::kNotFound, "{}: not among its files here; get it: {}",
-                 name.repository + "/" + name.file, pull_command(name.repository + "/" + name.file));
+                 name.full_name() + "/" + name.file, pull_command(name.full_name() + "/" + name.file));
   }
   std::vector<std::string> ggufs;
   bool whole = false;
@@ -107,20 +107,20 @@ Result<std::string> in_repository(const fs::path& folder, const RepositoryName& 
   const std::vector<std::string> meant = name.tag.empty() ? ggufs : with_gguf_tag(ggufs, name.tag);
   if (meant.size() == 1) return (folder / meant.front()).string();
   if (meant.empty())
-    return error(StatusCode::kNotFound, "{}:{}: not here{}; get it: {}", name.repository, name.tag,
+    return error(StatusCode::kNotFound, "{}:{}: not here{}; get it: {}", name.full_name(), name.tag,
                  ggufs.empty() ? "" : ", but " + listed(ggufs),
-                 pull_command(name.repository + ":" + name.tag));
+                 pull_command(name.full_name() + ":" + name.tag));
   std::vector<std::string> names;
-  for (const std::string& file : meant) names.push_back(name.repository + "/" + file);
-  return invalid("{}: several models; name one of them: {}", name.repository, listed(names));
+  for (const std::string& file : meant) names.push_back(name.full_name() + "/" + file);
+  return invalid("{}: several models; name one of them: {}", name.full_name(), listed(names));
 }
 
-// Looks in the current snapshot, and for a file or a quantisation in the others too: it may have been got
-// when another one was current.
+// Looks in the revision's snapshot, and of main, for a file or a quantisation, in the others too: it may have
+// been got when another one was current.
 Result<std::string> in_hub_repository(const fs::path& folder, const RepositoryName& name) {
-  const Result<fs::path> current = current_snapshot(folder);
+  const Result<fs::path> current = current_snapshot(folder, name.revision);
   Result<std::string> found = current.ok() ? in_repository(current.value(), name) : current.status();
-  if (found.ok() || (name.tag.empty() && name.file.empty())) return found;
+  if (found.ok() || !name.revision.empty() || (name.tag.empty() && name.file.empty())) return found;
   for (const std::string& commit : names_in(folder / "snapshots")) {
     if (auto older = in_repository(folder / "snapshots" / commit, name); older.ok()) return older;
   }
@@ -160,7 +160,8 @@ std::optional<Result<std::string>> by_name(const std::string& name, const ModelP
     if (!places.hub.empty() && is_folder(folder)) {
       return in_hub_repository(folder, *repository);
     }
-    if (auto found = in_lm_studio(*repository, places.lm_studio)) return found;
+    if (auto found = in_lm_studio(*repository, places.lm_studio); found && repository->revision.empty())
+      return found;
   }
   return in_ollama(name, places);
 }
@@ -199,7 +200,8 @@ Result<std::string> find_adapter(const std::string& name, const ModelPlaces& pla
   const auto repository = repository_name(name);
   if (!is_there(folder) && repository && !places.hub.empty() &&
       is_folder(fs::path(places.hub) / hub_folder(repository->repository))) {
-    ASSIGN_OR_RETURN(folder, current_snapshot(fs::path(places.hub) / hub_folder(repository->repository)));
+    ASSIGN_OR_RETURN(folder, current_snapshot(fs::path(places.hub) / hub_folder(repository->repository),
+                                              repository->revision));
   }
   if (!is_there(folder))
     return error(StatusCode::kNotFound, "{}: no such adapter{}", name,

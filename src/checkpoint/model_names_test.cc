@@ -57,6 +57,16 @@ TEST(RepositoryNames, Parse) {
                            "a/b/./c.gguf", "../b", "a/..", "a/b..c", "a b/c", "a/b:c/d", "a/b.gguf", "a/.b"})
     EXPECT_FALSE(repository_name(none)) << none;
   EXPECT_EQ(repository_name(" a/b\n")->repository, "a/b");
+  for (const char* name : {"a/b@v1.2", "a/b@v1.2:Q8_0", "a/b@v1.2/c/d.gguf"}) {
+    ASSERT_TRUE(repository_name(name)) << name;
+    EXPECT_EQ(repository_name(name)->full_name(), "a/b@v1.2") << name;
+  }
+  EXPECT_EQ(repository_name("a/b@v1.2/c/d.gguf")->file, "c/d.gguf");
+  EXPECT_EQ(repository_name("a/b@v1.2:Q8_0")->tag, "Q8_0");
+  EXPECT_EQ(repository_name("a/b@main")->full_name(), "a/b");
+  for (const char* none :
+       {"a@v/b", "a/b@", "a/b@:Q8_0", "a/b@../c", "a/b@..", "a/b@v@w", "a/b@refs/pr/1", "a/@v"})
+    EXPECT_FALSE(repository_name(none)) << none;
   for (const char* none : {" ", "\n", "a/ b", " /b"}) EXPECT_FALSE(repository_name(none)) << none;
   EXPECT_EQ(repository_of(hub_folder("a/b-c")), "a/b-c");
 }
@@ -65,7 +75,7 @@ TEST(RepositoryNames, Addresses) {
   const auto text = [](const std::string& name) {
     const auto n = repository_name(name);
     if (!n) return std::string("none");
-    return n->repository + (n->tag.empty() ? "" : ":" + n->tag) + (n->file.empty() ? "" : "/" + n->file);
+    return n->full_name() + (n->tag.empty() ? "" : ":" + n->tag) + (n->file.empty() ? "" : "/" + n->file);
   };
   for (const std::string host :
        {"https://huggingface.co/", "http://huggingface.co/", "https://hf.co/", "huggingface.co/",
@@ -79,9 +89,12 @@ TEST(RepositoryNames, Addresses) {
     }
     EXPECT_EQ(text(host + "a/b:Q8_0"), "a/b:Q8_0");
     EXPECT_EQ(text(host + "a/b/tree/main/Q8_0"), "a/b:Q8_0");
-    for (const char* none : {"", "a", "a/b/tree/v2", "a/b/blob/main/README.md", "a/b/resolve/main/../c.gguf",
-                             "a/b/discussions/1", "datasets/a/b", "../a/b", "a/b/tree/main/x/y",
-                             "a/b/tree/main2", "a/b/tree/main//x"})
+    EXPECT_EQ(text(host + "a/b/tree/v2"), "a/b@v2");
+    EXPECT_EQ(text(host + "a/b/tree/main2/Q8_0"), "a/b@main2:Q8_0");
+    EXPECT_EQ(text(host + "a/b/resolve/v2/c.gguf"), "a/b@v2/c.gguf");
+    for (const char* none :
+         {"", "a", "a/b/blob/main/README.md", "a/b/resolve/main/../c.gguf", "a/b/discussions/1",
+          "datasets/a/b", "../a/b", "a/b/tree/main/x/y", "a/b/tree/../x", "a/b/tree/main//x"})
       EXPECT_EQ(text(host + none), "none") << host << none;
   }
   for (const char* none : {"https://example.com/a/b", "https://huggingface.co.example/a/b", "https://a/b",
@@ -165,6 +178,26 @@ TEST_F(Stores, OllamaNames) {
   EXPECT_NE(found(path("manifests/registry.ollama.ai/library/two")).find("two:a, two:b"), std::string::npos);
   put("manifests/registry.ollama.ai/library/two/latest", manifest('3'));
   EXPECT_EQ(found("two"), path(blob('3')));
+}
+
+TEST_F(Stores, RevisionsOfARepository) {
+  const std::string folder = "hub/models--a--b/", config = R"({"model_type": "gpt_oss"})";
+  for (const std::string commit : {"c1", "c2", "c3"}) {
+    put(folder + "snapshots/" + commit + "/config.json", config);
+    put(folder + "snapshots/" + commit + "/model.safetensors");
+  }
+  const auto snapshot = [&](const char* commit) { return path(folder + "snapshots/" + commit); };
+  put(folder + "refs/main", "c1"), put(folder + "refs/v2", "c2");
+  EXPECT_EQ(found("a/b"), snapshot("c1"));
+  EXPECT_EQ(found("a/b@main"), snapshot("c1"));
+  EXPECT_EQ(found("a/b@v2"), snapshot("c2"));
+  EXPECT_EQ(found("a/b@c3"), snapshot("c3"));
+  EXPECT_NE(found("a/b@v3").find("no complete snapshot of v3; get it again: moesaic pull a/b@v3"),
+            std::string::npos)
+      << found("a/b@v3");
+  put(folder + "blobs/x.incomplete");
+  EXPECT_NE(found("a/b@c3").find("no complete snapshot"), std::string::npos) << "it may be c3's";
+  EXPECT_EQ(found("a/b@v2"), snapshot("c2"));
 }
 
 TEST_F(Stores, OllamaModelsAreListedAndAStoreIsAPath) {

@@ -80,10 +80,16 @@ std::optional<RepositoryName> plain_repository_name(std::string_view name) {
   const size_t slash = name.find('/');
   if (slash == std::string_view::npos) return {};
   const size_t end = std::min(name.size(), name.find_first_of("/:", slash + 1));
-  RepositoryName out{.repository = std::string(name.substr(0, end))};
-  if (!is_name(name.substr(0, slash)) || !is_name(name.substr(slash + 1, end - slash - 1)) ||
+  const size_t at = std::min(end, name.find('@', slash + 1));
+  RepositoryName out{.repository = std::string(name.substr(0, at))};
+  if (!is_name(name.substr(0, slash)) || !is_name(name.substr(slash + 1, at - slash - 1)) ||
       out.repository.ends_with(".gguf"))
     return {};
+  if (at < end) {
+    out.revision = name.substr(at + 1, end - at - 1);
+    if (!is_name(out.revision)) return {};
+    if (out.revision == kMainRevision) out.revision.clear();
+  }
   if (end == name.size()) return out;
   const std::string_view rest = name.substr(end + 1);
   if (name[end] == ':') {
@@ -113,23 +119,19 @@ std::optional<std::string_view> behind_address(std::string_view name) {
   return {};
 }
 
-// A page of the hub about a repository, by what stands behind the hub's address. Only the branch main is got.
+// A page of the hub about a repository, by what stands behind the hub's address.
 std::optional<RepositoryName> repository_of_page(std::string_view page) {
   page = page.substr(0, page.find_first_of("?#"));
   while (page.ends_with('/')) page.remove_suffix(1);
-  for (const std::string_view kind : {"/tree/main", "/blob/main", "/resolve/main"}) {
+  for (const std::string_view kind : {"/tree/", "/blob/", "/resolve/"}) {
     const size_t at = page.find(kind);
     if (at == std::string_view::npos) continue;
-    const std::string repository(page.substr(0, at));
     const std::string_view rest = page.substr(at + kind.size());
-    if (rest.empty()) return plain_repository_name(repository);
-    if (rest.front() != '/') return {};
-    const bool folder = kind == "/tree/main";
-    return plain_repository_name(repository +
-                                 (folder ? ":" + std::string(rest.substr(1)) : std::string(rest)));
-  }
-  for (const std::string_view other : {"/tree/", "/blob/", "/resolve/"}) {
-    if (page.find(other) != std::string_view::npos) return {};
+    const size_t end = std::min(rest.size(), rest.find('/'));
+    const std::string name = fmt::format("{}@{}", page.substr(0, at), rest.substr(0, end));
+    if (end == rest.size()) return plain_repository_name(name);
+    return plain_repository_name(
+        fmt::format("{}{}{}", name, kind == "/tree/" ? ':' : '/', rest.substr(end + 1)));
   }
   return plain_repository_name(page);
 }
@@ -222,10 +224,11 @@ std::string repository_of(const std::string& hub_folder) {
 
 std::string pull_command(std::string_view name) { return fmt::format("moesaic pull {}", name); }
 
-Result<fs::path> current_snapshot(const fs::path& folder) {
+Result<fs::path> current_snapshot(const fs::path& folder, const std::string& revision) {
   constexpr size_t kMostName = 256;
+  const std::string_view ref_name = revision.empty() ? kMainRevision : revision;
   std::string current;
-  if (auto ref = read_whole((folder / "refs" / "main").string(), kMostName); ref.ok())
+  if (auto ref = read_whole((folder / "refs" / ref_name).string(), kMostName); ref.ok())
     current = std::move(ref).value();
   current.erase(std::ranges::find_if(current, [](unsigned char c) { return std::isspace(c) != 0; }),
                 current.end());
@@ -233,15 +236,17 @@ Result<fs::path> current_snapshot(const fs::path& folder) {
   // A snapshot that is being fetched has no ref before it is complete.
   const bool unfinished = std::ranges::any_of(
       names_in(folder / "blobs"), [](const std::string& blob) { return blob.ends_with(".incomplete"); });
-  if (current.empty() && all.size() == 1 && !unfinished) current = all.front();
+  const std::string& named = revision.empty() && all.size() == 1 ? all.front() : revision;
+  if (current.empty() && !unfinished) current = named;
   if (all.empty()) {
     for (const fs::path& place : {folder, folder / "snapshots"}) RETURN_IF_ERROR(may_look(place));
   }
   const std::string name = folder.filename().string();
-  const std::string repository = name.starts_with(kHubPrefix) ? repository_of(name) : "MODEL";
+  const RepositoryName repository{.repository = name.starts_with(kHubPrefix) ? repository_of(name) : "MODEL",
+                                  .revision = revision};
   if (std::ranges::find(all, current) == all.end())
-    return error(StatusCode::kNotFound, "{}: no complete snapshot; get it again: {}", folder.string(),
-                 pull_command(repository));
+    return error(StatusCode::kNotFound, "{}: no complete snapshot{}; get it again: {}", folder.string(),
+                 revision.empty() ? "" : " of " + revision, pull_command(repository.full_name()));
   return folder / "snapshots" / current;
 }
 

@@ -35,14 +35,18 @@ std::vector<std::string> names_in(const std::filesystem::path& folder);
 // At most eight names of them in a line.
 std::string listed(const std::vector<std::string>& names);
 
-// owner/name of a repository, and what of it: "owner/name", "owner/name:Q8_0", "owner/name/sub/file.gguf"; or
-// such a name behind the hub's address (https://huggingface.co/, hf.co/, that of HF_ENDPOINT), and the
-// addresses of its pages: owner/name/tree/main, tree/main/Q8_0, blob/main/file.gguf and
-// resolve/main/file.gguf.
+// owner/name of a repository, and what of it: "owner/name", "owner/name:Q8_0", "owner/name/sub/file.gguf",
+// each with "@revision" behind owner/name or without; or such a name behind the hub's address
+// (https://huggingface.co/, hf.co/, that of HF_ENDPOINT), and the addresses of its pages:
+// owner/name/tree/main, tree/main/Q8_0, blob/main/file.gguf and resolve/main/file.gguf.
 struct RepositoryName {
-  std::string repository;  // owner/name, as Hugging Face has them
-  std::string tag;         // a quantisation, or empty
-  std::string file;        // a path in the repository, or empty
+  std::string repository;     // owner/name, as Hugging Face has them
+  std::string tag = {};       // a quantisation, or empty
+  std::string file = {};      // a path in the repository, or empty
+  std::string revision = {};  // a branch, tag or commit; empty: the branch main
+
+  // owner/name, or owner/name@revision.
+  std::string full_name() const { return revision.empty() ? repository : repository + "@" + revision; }
 };
 std::optional<RepositoryName> repository_name(std::string_view name);
 
@@ -54,8 +58,11 @@ bool stays_inside(std::string_view path, size_t most_name = std::string_view::np
 inline constexpr std::string_view kHubPrefix = "models--";
 std::string hub_folder(std::string repository);
 std::string repository_of(const std::string& hub_folder);
-// The folder with the current snapshot in such a folder: refs/main names it; without that the only one.
-Result<std::filesystem::path> current_snapshot(const std::filesystem::path& folder);
+inline constexpr std::string_view kMainRevision = "main";
+// The folder with a revision's snapshot in such a folder: refs/REVISION names it; without that, the one of
+// this commit, or for main the only one. revision: as RepositoryName has it.
+Result<std::filesystem::path> current_snapshot(const std::filesystem::path& folder,
+                                               const std::string& revision = {});
 
 // The command that gets a repository.
 std::string pull_command(std::string_view name);

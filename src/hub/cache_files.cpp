@@ -144,8 +144,8 @@ Status RepositoryCache::link(const RemoteFile& file, const std::string& commit) 
   return {};
 }
 
-Status RepositoryCache::set_current(const std::string& commit) const {
-  return replace_file(folder_ + "/refs/main", commit);
+Status RepositoryCache::set_current(const std::string& revision, const std::string& commit) const {
+  return replace_file(folder_ + "/refs/" + revision, commit);
 }
 
 Status RepositoryCache::check_room(int64_t bytes) const {

@@ -3,7 +3,7 @@
 //   CACHE/models--OWNER--NAME/blobs/SUM                        the files
 //                             blobs/SUM.incomplete             the beginning of one
 //                             snapshots/COMMIT/PATH            relative links to them
-//                             refs/main                        the commit that is complete
+//                             refs/REVISION                    the commit of it that is complete
 //   CACHE/.locks/models--OWNER--NAME/SUM.lock                  whoever writes a blob holds flock() on it
 #pragma once
 
@@ -35,8 +35,8 @@ class RepositoryCache {
   Result<std::optional<Descriptor>> try_lock(const RemoteFile& file) const;
   // Links the blob into the snapshot, unless the file is there.
   Status link(const RemoteFile& file, const std::string& commit) const;
-  // The snapshot is complete and becomes the current one.
-  Status set_current(const std::string& commit) const;
+  // The snapshot is complete and becomes the revision's current one.
+  Status set_current(const std::string& revision, const std::string& commit) const;
   // An error if the file system of the cache has not so many bytes left.
   Status check_room(int64_t bytes) const;
 

@@ -101,7 +101,7 @@ Result<Choice> choose_files(const Listing& listing, const RepositoryName& name, 
   }
   if (!name.tag.empty() && has_safetensors(listing, ""))
     return error(StatusCode::kNotFound, "{}: it has no GGUF file, so no {}; its .safetensors: {}",
-                 listing.repository, name.tag, pull_command(listing.repository));
+                 listing.repository, name.tag, pull_command(name.full_name()));
   if (name.tag.empty() && has_safetensors(listing, kOriginal)) return folder_choice(listing, kOriginal);
   return error(StatusCode::kNotFound, "{}: it has no .safetensors and no .gguf file{}", listing.repository,
                listing.files.empty() ? "; it is empty" : "");

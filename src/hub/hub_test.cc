@@ -75,7 +75,7 @@ TEST(Statuses, AreRefusedInOneLine) {
       known{.endpoint = "https://hub.co", .token = "hf_x"};
   const std::map<std::string, std::string> gated{{"x-error-code", "GatedRepo"}},
       said{{"x-error-message", "Access is GATED"}}, none{{"x-error-code", "RepoNotFound"}},
-      why{{"x-error-message", "broken"}};
+      revision{{"x-error-code", "RevisionNotFound"}}, why{{"x-error-message", "broken"}};
   for (const Case& c : {
            Case{401, gated,
                 "a/b: it is gated: accept its terms at https://hub.co/a/b, then set HF_TOKEN to a token of "
@@ -100,6 +100,8 @@ TEST(Statuses, AreRefusedInOneLine) {
                 "a/b: https://hub.co has no such repository, or it is private: check the name; a private one "
                 "needs HF_TOKEN",
                 "a/b: https://hub.co has no such repository, or it is private"},
+           Case{404, revision, "a/b: https://hub.co has no such branch, tag or commit of it",
+                "a/b: https://hub.co has no such branch, tag or commit of it"},
            Case{404,
                 {},
                 "a/b: https://hub.co has no such repository or file",
@@ -230,10 +232,10 @@ TEST_F(CacheFiles, WhatIsNoFile) {
 
   const fs::path refs = root_ / "models--o--n/refs";
   fs::create_directories(refs / "main");
-  EXPECT_NE(cache.set_current(commit_).message().find("refs/main: "), std::string::npos);
+  EXPECT_NE(cache.set_current("main", commit_).message().find("refs/main: "), std::string::npos);
   EXPECT_EQ(std::distance(fs::directory_iterator(refs), {}), 1);
   fs::remove_all(refs / "main");
-  ASSERT_TRUE(cache.set_current(commit_).ok());
+  ASSERT_TRUE(cache.set_current("main", commit_).ok());
   EXPECT_EQ(text(refs / "main"), commit_);
   fs::create_directories(root_ / ".locks/models--o--n" / (file_.sum + ".lock"));
   EXPECT_NE(cache.try_lock(file_).status().message().find(".lock: Is a directory"), std::string::npos);

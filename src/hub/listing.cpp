@@ -95,12 +95,14 @@ std::string url_path(std::string_view path) {
   return out;
 }
 
-Result<Listing> list_repository(Web& web, const std::string& repository, const Watch& watch) {
+Result<Listing> list_repository(Web& web, const RepositoryName& name, const Watch& watch) {
   constexpr long kFine = 200;
   const HubOptions& options = web.options();
+  const std::string& repository = name.repository;
   Listing listing{.repository = repository};
+  if (!name.revision.empty()) listing.revision = name.revision;
   const std::string api = options.endpoint + "/api/models/" + repository;
-  ASSIGN_OR_RETURN(const Answer info, web.get(api + "/revision/main", kMostPage, watch));
+  ASSIGN_OR_RETURN(const Answer info, web.get(api + "/revision/" + listing.revision, kMostPage, watch));
   if (info.status != kFine) return refusal(info.status, info.headers, repository, options);
   ASSIGN_OR_RETURN(listing.commit, commit_of(info.body, repository));
   std::string url = fmt::format("{}/tree/{}?recursive=true", api, listing.commit);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/model_places.h"
 #include "hub/web.h"
 
 namespace moesaic::hub {
@@ -18,12 +19,13 @@ struct RemoteFile {
 
 struct Listing {
   std::string repository;  // owner/name
-  std::string commit;      // 40 digits
-  std::vector<RemoteFile> files;
+  std::string revision = std::string(kMainRevision);
+  std::string commit = {};  // 40 digits
+  std::vector<RemoteFile> files = {};
 };
 
-// The files of the branch main as it is now.
-Result<Listing> list_repository(Web& web, const std::string& repository, const Watch& watch);
+// The files of a revision as it is now.
+Result<Listing> list_repository(Web& web, const RepositoryName& name, const Watch& watch);
 
 // Adds the files of one page of the list, as JSON. A path that leads out of the repository, a size or a sum
 // that is none, or more files than a model has is an error: such a list is not to be followed in part.

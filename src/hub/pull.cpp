@@ -9,16 +9,16 @@ Result<PullPlan> plan_pull(Web& web, const std::string& name, bool usual, const 
   const auto parsed = repository_name(name);
   if (!parsed) {
     const std::string meant = published(name);
-    return error(
-        StatusCode::kUsage,
-        "'{}' is no model of the hub; expected OWNER/NAME, OWNER/NAME:QUANTISATION, OWNER/NAME/FILE.gguf "
-        "or their address (of the branch main){}",
-        name, meant.empty() ? "" : "; did you mean " + meant + "?");
+    return error(StatusCode::kUsage,
+                 "'{}' is no model of the hub; expected OWNER/NAME, behind it @REVISION, :QUANTISATION or "
+                 "/FILE.gguf, or "
+                 "their address{}",
+                 name, meant.empty() ? "" : "; did you mean " + meant + "?");
   }
   if (web.options().offline)
     return error(StatusCode::kNotFound, "{}: HF_HUB_OFFLINE is set, so nothing is fetched", name);
   PullPlan plan;
-  ASSIGN_OR_RETURN(plan.listing, list_repository(web, parsed->repository, watch));
+  ASSIGN_OR_RETURN(plan.listing, list_repository(web, *parsed, watch));
   ASSIGN_OR_RETURN(plan.choice, choose_files(plan.listing, *parsed, usual));
   const RepositoryCache cache(web.options().cache, parsed->repository);
   for (const RemoteFile& file : plan.choice.files) {
@@ -38,7 +38,7 @@ Result<std::string> pull(Web& web, const PullPlan& plan, const Watch& watch,
   RETURN_IF_ERROR(cache.make(listing.commit));
   RETURN_IF_ERROR(
       download(web, cache, listing.repository, listing.commit, plan.choice.files, watch, progress));
-  RETURN_IF_ERROR(cache.set_current(listing.commit));
+  RETURN_IF_ERROR(cache.set_current(listing.revision, listing.commit));
   const std::string folder = cache.snapshot(listing.commit);
   return plan.choice.opens.empty() ? folder : folder + "/" + plan.choice.opens;
 }

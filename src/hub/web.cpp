@@ -61,6 +61,12 @@ std::string proxy_for(const std::string& url) {
   return url.starts_with("http://") && environment("http_proxy").empty() ? environment("HTTP_PROXY") : "";
 }
 
+// A reason without a proxy's address, which libcurl quotes with its password.
+std::string without_proxy(const std::string& reason) {
+  if (!reason.starts_with("Unsupported proxy")) return reason;
+  return "the proxy's address is not supported: see http_proxy, https_proxy and all_proxy";
+}
+
 // Certificates of a company's own proxy, by the variables that others read.
 std::string certificates() {
   for (const char* name : {"CURL_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"}) {
@@ -180,7 +186,7 @@ std::vector<Exchange*> Web::run(int milliseconds) {
       if (redirect != nullptr) exchange.redirect = redirect;
       if (code != CURLE_OK)
         exchange.failure = exchange.header_bytes_ > kMostHeaders ? "its headers do not end"
-                           : exchange.reason_[0] != 0            ? exchange.reason_
+                           : exchange.reason_[0] != 0            ? without_proxy(exchange.reason_)
                                                                  : curl_->easy_strerror(code);
       if (code == CURLE_PEER_FAILED_VERIFICATION)
         exchange.failure += "; SSL_CERT_FILE names a file of other certificates to trust";
@@ -308,6 +314,8 @@ Status refusal(long status, const Headers& headers, const std::string& what, con
   if (status == 401 || code == "RepoNotFound")
     return error(StatusCode::kNotFound, "{}: {} has no such repository, or it is private{}", what, host,
                  known ? "" : ": check the name; a private one needs HF_TOKEN");
+  if (code == "RevisionNotFound")
+    return error(StatusCode::kNotFound, "{}: {} has no such branch, tag or commit of it", what, host);
   if (status == 404) return error(StatusCode::kNotFound, "{}: {} has no such repository or file", what, host);
   if (status == 429) {
     const double wait = seconds_to_wait(headers, status, 1);

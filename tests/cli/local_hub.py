@@ -42,6 +42,12 @@ class Repository:
     def __init__(self, files, commit):
         self.files = {path: f if isinstance(f, File) else File(f) for path, f in files.items()}
         self.commit, self.gated, self.private = commit, False, False
+        self.revisions = {}  # branches and tags beside main: a Repository each
+
+    def at(self, revision):
+        """The repository as a branch, a tag or a commit has it; None: there is no such revision."""
+        commits = {r.commit: r for r in (self, *self.revisions.values())}
+        return {"main": self, **self.revisions, **commits}.get(revision)
 
 
 class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
@@ -95,6 +101,11 @@ class Hub:
         repository = Repository(files, commit or hashlib.sha1(repr((name, len(self.repositories))).encode()).hexdigest())
         self.repositories[name] = repository
         return repository
+
+    def add_revision(self, name, revision, files):
+        commit = hashlib.sha1(repr((name, revision)).encode()).hexdigest()
+        self.repositories[name].revisions[revision] = Repository(files, commit)
+        return self.repositories[name].revisions[revision]
 
     def seen(self, server):
         with self.lock:
@@ -166,20 +177,26 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if path.path in self.owner.raw:
             raw = self.owner.raw[path.path]
             return raw(self) if callable(raw) else self.answer(raw[0], raw[2], **raw[1])
-        info = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/[^/]+)?", path.path)
+        info = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/([^/]+))?", path.path)
         tree = re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)", path.path)
         file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path.path)
         if tree:
             return self.repository(tree[1], lambda r: self.tree(r, tree[2], urllib.parse.parse_qs(path.query)))
         if info:
-            return self.repository(info[1], lambda r: self.answer(200, json.dumps(
-                {"id": info[1], "sha": r.commit, "siblings": [{"rfilename": p} for p in r.files]}).encode()))
+            return self.repository(info[1], lambda r: self.info(r.at(info[2] or "main"), info[1]))
         if file:
             return self.repository(file[1], lambda r: self.resolve(r, file[1], file[2], urllib.parse.unquote(file[3])))
         return self.refuse(404, message="Not found")
 
+    def info(self, repository, name):
+        if repository is None:
+            return self.refuse(404, "RevisionNotFound", "Invalid rev id")
+        return self.answer(200, json.dumps(
+            {"id": name, "sha": repository.commit, "siblings": [{"rfilename": p} for p in repository.files]}).encode())
+
     def tree(self, repository, revision, query):
-        if revision not in ("main", repository.commit):
+        repository = repository.at(revision)
+        if repository is None:
             return self.refuse(404, "RevisionNotFound", "Invalid rev id")
         entries = []
         for path, f in sorted(repository.files.items()):
@@ -197,8 +214,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.answer(200, json.dumps(entries[start:start + self.owner.page]).encode(), **headers)
 
     def resolve(self, repository, name, revision, path):
-        if path not in repository.files or revision not in ("main", repository.commit):
-            return self.refuse(404, "EntryNotFound", "Entry not found", X_Repo_Commit=repository.commit)
+        main, repository = repository, repository.at(revision)
+        if repository is None or path not in repository.files:
+            return self.refuse(404, "EntryNotFound", "Entry not found", X_Repo_Commit=main.commit)
         f = repository.files[path]
         headers = {"X_Repo_Commit": repository.commit, "Accept_Ranges": "bytes"}
         if not f.large:
@@ -214,7 +232,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self.refuse(fault[0], **{k.replace("-", "_"): v for k, v in fault[1].items()})
         name = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)["path"][0]
         owner, repository, path = name.split("/", 2)
-        f = hub.repositories[f"{owner}/{repository}"].files[path]
+        main = hub.repositories[f"{owner}/{repository}"]
+        sha256 = urllib.parse.urlsplit(self.path).path.removeprefix("/")
+        of_revisions = [r.files[path] for r in (main, *main.revisions.values()) if path in r.files]
+        f = next((f for f in of_revisions if f.sha256 == sha256), of_revisions[0])
         cut = hub.take("cuts") if self.command == "GET" else None
         with hub.lock:
             corrupt, hub.corrupt = hub.corrupt > 0, max(0, hub.corrupt - (self.command == "GET"))

@@ -142,12 +142,32 @@ class Pull(PullCase):
             shutil.rmtree(self.cache, ignore_errors=True)
             self.check(self.pull(name).parent, {"m-Q8_0.gguf": data})
         self.assertEqual(self.pull("https://huggingface.co/a/b/tree/main/F16", HF_ENDPOINT=self.hub.url + "/").name, "m-F16.gguf")
-        for page in ("tree/other", "resolve/refs%2Fpr%2F1/m-Q8_0.gguf", "blob/refs/pr/1/m-Q8_0.gguf"):
-            self.not_pulled("branch main", f"https://huggingface.co/a/b/{page}", status=2)
+        self.not_pulled("no such branch, tag or commit", "https://huggingface.co/a/b/tree/other")
+        self.not_pulled("no model of the hub", "https://huggingface.co/a/b/resolve/refs%2Fpr%2F1/m-Q8_0.gguf", status=2)
         self.not_pulled("no model of the hub", "https://example.com/a/b", status=2)
         self.hub.add(NAME, model_files())
         self.assertIn("OK!", self.ok("run", "-hf", f"https://huggingface.co/{NAME}", "-p", "hello", env=self.env))
         self.assertIn("OK!", self.ok("run", "-m", f"https://huggingface.co/{NAME}/tree/main", "-p", "hello", env=self.env))
+
+    def test_revisions(self):
+        files = model_files()
+        main = self.hub.add(NAME, files)
+        other = {**files, "config.json": files["config.json"] + b"\n", "README.md": b"v2"}
+        tag = self.hub.add_revision(NAME, "v2", other)
+        snapshots = self.cache / "models--openai--small/snapshots"
+        path = self.pull(NAME + "@v2")
+        self.assertEqual(path, snapshots / tag.commit)
+        self.check(path, other)
+        self.assertEqual((snapshots.parent / "refs/v2").read_text(), tag.commit)
+        self.assertEqual(self.pull(), snapshots / main.commit)
+        self.assertEqual(self.pull(f"{NAME}@{tag.commit}"), path)
+        self.assertEqual(self.pull(f"https://huggingface.co/{NAME}/tree/v2"), path)
+        for name, at in ((NAME, main), (NAME + "@v2", tag), (f"{NAME}@{tag.commit}", tag)):
+            self.assertEqual(self.pull(name, HF_HUB_OFFLINE="1"), snapshots / at.commit)
+        for option in ("-m", "-hf"):
+            self.assertIn("OK!", self.ok("run", option, NAME + "@v2", "-p", "hello", env=self.env))
+        self.not_pulled("no such branch, tag or commit", NAME + "@v3")
+        self.refused(1, "no complete snapshot of v3", "run", "-m", NAME + "@v3", "-p", "hello", env=self.env)
 
     def test_a_file_of_many_parts_over_cut_connections(self):
         data = noise(3 * PART + 12345)
@@ -323,6 +343,13 @@ class Wire(PullCase):
             self.assertEqual(seen, [])
         proxy.server.shutdown()
         proxy.server.server_close()
+
+    def test_a_proxys_password_is_not_told(self):
+        for address in ("http://me:secret@host:port", "other://me:secret@host", "http://me:secret@ho st:1", "http://me:" + 300 * "secret" + "@host:port"):
+            done = self.moesaic("pull", NAME, env={**self.env, "http_proxy": address, "HF_HUB_DOWNLOAD_TIMEOUT": "1"})
+            self.assertRegex(done.stderr, "moesaic: [^\n]*http_proxy[^\n]*\n\\Z")
+            self.assertEqual(done.returncode, 1)
+            self.assertNotIn("secret", done.stdout + done.stderr)
 
     @unittest.skipUnless(shutil.which("openssl"), "openssl makes the certificate")
     def test_certificates(self):

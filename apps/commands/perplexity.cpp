@@ -14,7 +14,7 @@
 namespace moesaic::app {
 namespace {
 
-constexpr int kRows = 128;  // rows whose logits are held at once: 128 * 201,088 floats are 103 MB
+constexpr int kHeldRows = 128;  // rows whose logits are held at once: 128 * 201,088 floats are 103 MB
 constexpr int kDefaultContext = 2048;
 
 struct PerplexityOptions {
@@ -44,11 +44,11 @@ Status add_window(SequenceRunner& runner, std::span<const int32_t> tokens, size_
                   size_t scored, Sum& sum, ProgressLine& progress) {
   runner.reset();
   std::vector<float> logits;
-  for (size_t at = begin; at < end; at += kRows) {
+  for (size_t at = begin; at < end; at += kHeldRows) {
     progress.show(sum.count == 0 ? fmt::format("{} of {} tokens", at, tokens.size())
                                  : fmt::format("{} of {} tokens, perplexity {:.4f}", at, tokens.size(),
                                                perplexity(sum)));
-    const size_t n = std::min(end - at, static_cast<size_t>(kRows));
+    const size_t n = std::min(end - at, static_cast<size_t>(kHeldRows));
     // Rows before scored - 1 predict nothing that is asked for.
     const bool wanted = at + n >= scored;
     RETURN_IF_ERROR(runner.append(tokens.subspan(at, n),
@@ -108,15 +108,15 @@ Status run_perplexity(const PerplexityOptions& o) {
   if (o.context > 0 && o.stride > o.context)
     return usage(invalid("--stride {}: more than the {} tokens of a window", o.stride, o.context));
   ASSIGN_OR_RETURN(const std::string text, read_text_file(o.file));
-  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kRows));
+  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kHeldRows));
   const ModelConfig& config = m.checkpoint.config;
   RETURN_IF_ERROR(check_context(o.context, config, "--ctx"));
   const int context = o.context > 0 ? o.context : std::min(kDefaultContext, config.max_context);
   const int stride = o.stride > 0 ? std::min(o.stride, context) : context;
   ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, tokens_of(o, text, m.checkpoint));
-  RETURN_IF_ERROR(load(m, {.context = context, .max_rows = kRows}));
+  RETURN_IF_ERROR(load(m, {.context = context, .max_rows = kHeldRows}));
   ASSIGN_OR_RETURN(SequenceRunner runner,
-                   SequenceRunner::create(*m.backend, config, {.max_tokens = context, .chunk = kRows}));
+                   SequenceRunner::create(*m.backend, config, {.max_tokens = context, .chunk = kHeldRows}));
   ASSIGN_OR_RETURN(const Sum sum, sum_windows(runner, tokens, context, stride));
   print(sum, o.format);
   return {};

@@ -9,6 +9,7 @@
 #include "backend/tuner.h"
 #include "base/error.h"
 #include "base/huge_pages.h"
+#include "ceiling.h"
 #include "commands.h"
 #include "engine/expert_placement.h"
 #include "model_options.h"
@@ -32,13 +33,6 @@ struct PlanOptions {
   ModelOptions model;
   std::vector<int> tokens = {1, 8, 64, 2048};
   std::string device_model;
-};
-
-struct Ceiling {
-  double bytes_per_second = 0, flops_per_second = 0;
-  double seconds(double bytes, double flops) const {
-    return std::max(bytes / bytes_per_second, flops_per_second > 0 ? flops / flops_per_second : 0);
-  }
 };
 
 MoeShape shape_of(const Checkpoint& k, int tokens) {
@@ -108,10 +102,6 @@ void print_choices(Profiler& profiler, int tokens) {
 }
 
 // A step of so many tokens at the start of a sequence, op by op.
-Ceiling of_experts(const Ceiling& ceiling, const LoadedModel& m) {
-  return {ceiling.bytes_per_second, m.caps.experts_flops};
-}
-
 Status print_ops(LoadedModel& m, Profiler& profiler, RandomBatch& random, int tokens,
                  const Ceiling& ceiling) {
   RETURN_IF_ERROR(random.restart(0));
@@ -126,7 +116,7 @@ Status print_ops(LoadedModel& m, Profiler& profiler, RandomBatch& random, int to
       "| op | weights | tokens | MB | GFLOP | floor us | us | share | kernels: blocks x threads |\n"
       "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n");
   for (const OpProfile& op : profiler.profile())
-    print_op(op, m.checkpoint.config, tokens, op.op == "moe" ? of_experts(ceiling, m) : ceiling);
+    print_op(op, m.checkpoint.config, tokens, ceiling_of(op.op, ceiling.bytes_per_second, m.caps));
   fmt::print("\n");
   profiler.time_ops(false);
   return {};
@@ -274,8 +264,8 @@ Status run_plan(const PlanOptions& o) {
       RETURN_IF_ERROR(print_ops(m, *profiler, random, tokens, ceiling));
     }
     if (configs)
-      RETURN_IF_ERROR(
-          print_configs(shape_of(m.checkpoint, tokens), tuner->moe_configs(), of_experts(ceiling, m), tuner));
+      RETURN_IF_ERROR(print_configs(shape_of(m.checkpoint, tokens), tuner->moe_configs(),
+                                    ceiling_of("moe", ceiling.bytes_per_second, m.caps), tuner));
   }
   return {};
 }

@@ -13,13 +13,14 @@
 #include "model_options.h"
 #include "option_checks.h"
 #include "random_batch.h"
+#include "step_trace.h"
 
 namespace moesaic::app {
 namespace {
 
 struct ProfileOptions {
   ModelOptions model;
-  std::string speculative = "none";
+  std::string speculative = "none", format = "table";
   int rows = 1, depth = 0, steps = 16, draft_tokens = 3;
 };
 
@@ -28,6 +29,7 @@ struct Steps {
   int count = 0;
   double seconds = 0;  // for one step
   std::vector<OpProfile> ops;
+  std::vector<std::vector<OpSpan>> spans;  // of each step, where they are asked for
 };
 
 // A step's share of an op that was called in each of them.
@@ -103,7 +105,10 @@ Status time_pass(RandomBatch& random, Profiler& profiler, const ProfileOptions& 
   RETURN_IF_ERROR(random.wait());
   profiler.reset_profile();
   const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < steps; ++i) RETURN_IF_ERROR(random.append(o.rows, true));
+  for (int i = 0; i < steps; ++i) {
+    RETURN_IF_ERROR(random.append(o.rows, true));
+    if (o.format == "trace") all.spans.push_back(profiler.last_step());
+  }
   RETURN_IF_ERROR(random.wait());
   seconds.push_back(seconds_since(start) / steps);
   all.count += steps;
@@ -146,6 +151,17 @@ Status profile_drafts(const ProfileOptions& o, const LoadedModel& m, DraftParts&
   return {};
 }
 
+void print_trace(const LoadedModel& m, Steps steps, const ProfileOptions& o) {
+  fmt::print("{}\n", trace_json({.model = o.model.model,
+                                 .caps = m.caps,
+                                 .rows = o.rows,
+                                 .depth = o.depth,
+                                 .steps = steps.count,
+                                 .ceiling_gb_s = m.ceiling_gb_s,
+                                 .spans = median_step(std::move(steps.spans)),
+                                 .ops = std::move(steps.ops)}));
+}
+
 EngineOptions engine_options(const ProfileOptions& o) {
   const int rounds = (o.steps + 2) * (o.draft_tokens + 1);
   return {.context = o.depth + std::max(o.rows * steps_at_a_time(o), rounds),
@@ -153,6 +169,7 @@ EngineOptions engine_options(const ProfileOptions& o) {
 }
 
 Status run_profile(const ProfileOptions& o) {
+  if (o.format == "trace" && o.speculative != "none") return usage(invalid("--speculative: -o is table"));
   EngineOptions engine = engine_options(o);
   const int max_rows = engine.max_rows, tokens = engine.context;
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, max_rows));
@@ -171,10 +188,14 @@ Status run_profile(const ProfileOptions& o) {
   // First as steps run, then op by op.
   ASSIGN_OR_RETURN(const Steps as_run, time_steps(random, *profiler, o));
   profiler->time_ops(true);
-  ASSIGN_OR_RETURN(const Steps by_op, time_steps(random, *profiler, o));
+  ASSIGN_OR_RETURN(Steps by_op, time_steps(random, *profiler, o));
   if (m.caps.threads > 0) m.ceiling_gb_s = std::max(m.ceiling_gb_s, profiler->read_bandwidth());
-  print_table(m, by_op, o, as_run.seconds);
   profiler->time_ops(false);
+  if (o.format == "trace") {
+    print_trace(m, std::move(by_op), o);
+    return {};
+  }
+  print_table(m, by_op, o, as_run.seconds);
   return profile_drafts(o, m, parts, engine);
 }
 
@@ -198,7 +219,17 @@ Run add_profile(CLI::App& app) {
       ->check(in_range(1, kMostDraft))
       ->capture_default_str();
   c.add_option("-n,--steps", o->steps, "steps to average")->check(in_range(1, 1000))->capture_default_str();
-  c.footer("Example: moesaic profile -m gpt-oss-20b -b 1 -d 4096");
+  c.add_option("-o,--output", o->format,
+               "table, or trace: the operations of one step, that of the median time, as a file for "
+               "chrome://tracing or ui.perfetto.dev. Times are as measured, in us from the step's first "
+               "operation on; a GPU runs operations one after the other while they are measured, and of "
+               "several GPUs the first one's are shown")
+      ->check(one_of({"table", "trace"}))
+      ->capture_default_str();
+  c.footer(
+      "Examples:\n"
+      "  moesaic profile -m gpt-oss-20b -b 1 -d 4096\n"
+      "  moesaic profile -m gpt-oss-20b -b 512 -o trace > step.json");
   return [o] { return run_profile(*o); };
 }
 

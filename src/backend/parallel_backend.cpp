@@ -1,12 +1,15 @@
 #include "backend/parallel_backend.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 
+#include "backend/profiling.h"
 #include "base/error.h"
 
 namespace moesaic {
@@ -151,6 +154,31 @@ class RanksKvCopier final : public KvCopier {
   std::vector<Part> parts_;
 };
 
+// The first rank measures for all of them; the ops of the last step are those of every rank that measured.
+class RanksProfiler final : public Profiler {
+ public:
+  // None of them is null.
+  explicit RanksProfiler(std::vector<Profiler*> ranks) : ranks_(std::move(ranks)) {}
+  std::vector<OpProfile> profile() const override { return ranks_[0]->profile(); }
+  void reset_profile() override { ranks_[0]->reset_profile(); }
+  void time_ops(bool on) override { ranks_[0]->time_ops(on); }
+  std::vector<OpSpan> last_step() const override {
+    std::vector<OpSpan> spans;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      for (OpSpan& span : ranks_[rank]->last_step()) {
+        span.rank = static_cast<int>(rank);
+        spans.push_back(std::move(span));
+      }
+    }
+    return spans;
+  }
+  double read_bandwidth() override { return ranks_[0]->read_bandwidth(); }
+  std::vector<KernelChoice> kernel_choices(int tokens) override { return ranks_[0]->kernel_choices(tokens); }
+
+ private:
+  std::vector<Profiler*> ranks_;
+};
+
 class ParallelBackend final : public Backend {
  public:
   ParallelBackend(std::vector<std::unique_ptr<Backend>> backends, std::shared_ptr<Exchange> exchange,
@@ -158,6 +186,9 @@ class ParallelBackend final : public Backend {
       : limit_(manner.limit), together_(manner.together) {
     ranks_->backends = std::move(backends), ranks_->exchange = std::move(exchange);
     ranks_->nodes = manner.nodes;
+    std::vector<Profiler*> profilers;
+    for (const auto& rank : ranks_->backends) profilers.push_back(rank->profiler());
+    if (std::ranges::count(profilers, nullptr) == 0) profiler_.emplace(std::move(profilers));
     for (size_t rank = 0; rank < count(); ++rank) threads_.emplace_back(work, ranks_, static_cast<int>(rank));
   }
   ~ParallelBackend() override;
@@ -189,7 +220,7 @@ class ParallelBackend final : public Backend {
   Status sampled(std::span<SampledToken> tokens, std::span<float> logits) override;
   Status edit_rows(std::span<const EditedRow> rows) override;
   Status end_step() override;
-  Profiler* profiler() override { return first().profiler(); }
+  Profiler* profiler() override { return profiler_ ? &*profiler_ : nullptr; }
 
  private:
   size_t count() const { return ranks_->backends.size(); }
@@ -205,6 +236,7 @@ class ParallelBackend final : public Backend {
   const double limit_;
   const bool together_;
   std::shared_ptr<Ranks> ranks_ = std::make_shared<Ranks>();
+  std::optional<RanksProfiler> profiler_;
   std::vector<std::thread> threads_;
   Status lost_;
   std::shared_ptr<Step> step_;

@@ -21,6 +21,16 @@ struct OpProfile {
   std::vector<std::string> kernels = {};  // kernels that a device launched for it, in order, each once
 };
 
+// One op of one step, as it was measured.
+struct OpSpan {
+  std::string op;
+  int layer = -1;  // -1: before or behind the layers
+  int rank = 0;
+  // begin: on the CPU on the clock that its ranks share, on a GPU since the rank's first op.
+  double begin = 0, seconds = 0;
+  double bytes = 0, flops = 0;  // as those of OpProfile
+};
+
 // The kernels that an op of a step runs, by the backend's tables.
 struct KernelChoice {
   std::string op, kernel;
@@ -34,6 +44,9 @@ class Profiler {
   // True if steps measure each op's seconds. A device then runs them one after the other, without overlap;
   // the CPU always measures.
   virtual void time_ops(bool) {}
+  // The ops of the last step in the order in which they ran, rank by rank; empty where their seconds were not
+  // measured. Not while a step runs.
+  virtual std::vector<OpSpan> last_step() const { return {}; }
   // Read bandwidth in GB/s, measured now: the ceiling beside which figures are printed. The first call may
   // take longer than later ones.
   virtual double read_bandwidth() = 0;

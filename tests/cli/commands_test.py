@@ -467,6 +467,50 @@ class Profile(Cli):
             self.assertEqual(one[0], eight[0])
             self.assertEqual((one[1], eight[1]), ("1", "8"))
 
+    def trace(self, *args):
+        """The names' events and the operations of `profile -o trace`."""
+        trace = self.json("profile", *args, "-o", "trace")
+        events = trace["traceEvents"]
+        return trace["otherData"], [e for e in events if e["ph"] == "M"], [e for e in events if e["ph"] == "X"]
+
+    def test_a_trace_has_a_step_in_order(self):
+        about, names, ops = self.trace("-m", MODEL, "-n", 3, "-b", 4, "-d", 9)
+        self.assertEqual((about["model"], about["rows"], about["depth"], about["steps"]), (MODEL, 4, 9, 3))
+        layers = [(name, layer) for layer in range(2) for name in ("qkv", "attend", "project", "moe")]
+        self.assertEqual([(op["name"], op["args"].get("layer")) for op in ops],
+                         [("embed", None), *layers, ("unembed", None)])
+        end = 0
+        for op in ops:
+            self.assertGreaterEqual(op["ts"], end - 1e-3, op)  # the clock has nanoseconds
+            end = op["ts"] + op["dur"]
+            self.assertLess(end, 60e6)
+            args = op["args"]
+            self.assertAlmostEqual(args["gb_s"], args["bytes"] / op["dur"] / 1e3, delta=1e-6 * args["gb_s"])
+            self.assertAlmostEqual(args["roofline_us"], args["bytes"] / about["ceiling_gb_s"] / 1e3, places=6)
+            self.assertAlmostEqual(args["roofline_share"], args["roofline_us"] / op["dur"], places=6)
+        self.assertEqual(ops[0]["ts"], 0)
+        self.assertEqual({(op["pid"], op["tid"]) for op in ops}, {(names[1]["pid"], names[1]["tid"])})
+        self.assertEqual([name["name"] for name in names], ["process_name", "thread_name"])
+        self.assertIn("a step of 4 tokens at depth 9", names[0]["args"]["name"])
+
+    def test_a_trace_has_all_ranks(self):
+        _, names, ops = self.trace("-m", TINY, "-n", 1, "--tp", 2, "-t", 2)
+        self.assertEqual([name["args"]["name"] for name in names[1:]], ["rank 0", "rank 1"])
+        by_rank = [[op["name"] for op in ops if op["tid"] == name["tid"]] for name in names[1:]]
+        self.assertEqual(by_rank[0], by_rank[1])
+        self.assertEqual(min(op["ts"] for op in ops), 0)
+
+    def test_a_trace_of_a_model_with_a_hostile_name(self):
+        folder = FOLDER / 'a"b\\c\nd<x>\udcff'
+        shutil.copytree(MODEL, folder)
+        about, names, _ = self.trace("-m", folder, "-n", 1)
+        self.assertEqual(about["model"], str(folder).replace("\udcff", "\ufffd"))
+        self.assertIn(about["model"], names[0]["args"]["name"])
+
+    def test_a_trace_has_no_drafts(self):
+        self.refused(2, ["--speculative", "-o is table"], "profile", "-m", MODEL, "-o", "trace", "--speculative", "ngram")
+        self.refused(2, "table, trace", "profile", "-m", MODEL, "-o", "html")
+
     def test_drafts_have_their_own_ops(self):
         out = self.ok("profile", "-m", MODEL, "-n", 2, "-d", 40, "--speculative", "draft:" + MODEL, "--draft-tokens", 2)
         for op in ("step", "draft", "verify", "roll-back"):

@@ -225,7 +225,8 @@ class Output(Cli):
 
     def test_full_disk(self):
         with open("/dev/full", "w") as full:
-            for args in (("--help",), ("run", "--help"), ("--version",), ("tokenize", "-m", MODEL, "-p", "a"), self.LONG, ("run", "-m", MODEL, "-p", "a", "--temp", 0)):
+            for args in (("--help",), ("run", "--help"), ("--version",), ("tokenize", "-m", MODEL, "-p", "a"), self.LONG,
+                         ("profile", "-m", MODEL, "-n", 1, "-o", "trace"), ("run", "-m", MODEL, "-p", "a", "--temp", 0)):
                 done = subprocess.run([*MOESAIC, *args[:2], *map(str, args[2:])], stdout=full, stderr=subprocess.PIPE,
                                       text=True, timeout=TIMEOUT)
                 self.assertEqual(done.returncode, 1, args)

@@ -71,21 +71,36 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   Status end_step() override { return std::exchange(fault_, Status()); }
   std::vector<OpProfile> profile() const override { return {profile_.begin(), profile_.end()}; }
   void reset_profile() override;
+  std::vector<OpSpan> last_step() const override { return spans_; }
   Result<ReadTuning> tune_reads(const std::string& folder) override;
 
  private:
-  // Adds the time of a scope to one op.
+  // Adds a scope, an op of a layer, to the profile and to the last step.
   class Timer {
    public:
-    Timer(OpProfile& op, double bytes, double flops) : op_(op), start_(Clock::now()) {
-      op.calls += 1, op.bytes += bytes, op.flops += flops;
+    Timer(CpuBackend& backend, Op op, int layer, double bytes, double flops)
+        : profile_(backend.profile_[op]),
+          spans_(backend.spans_),
+          start_(Clock::now()),
+          span_{.op = kOpNames[op], .layer = layer, .bytes = bytes, .flops = flops} {}
+    ~Timer() {
+      span_.begin = std::chrono::duration<double>(start_.time_since_epoch()).count();
+      span_.seconds = seconds_since(start_);
+      profile_.calls += 1, profile_.seconds += span_.seconds;
+      profile_.bytes += span_.bytes, profile_.flops += span_.flops;
+      spans_.push_back(std::move(span_));
     }
-    ~Timer() { op_.seconds += seconds_since(start_); }
+    Timer(const Timer&) = delete;
+    Timer& operator=(const Timer&) = delete;
+    // What is known only when it was read.
+    void add_bytes(double bytes) { span_.bytes += bytes; }
 
    private:
     using Clock = std::chrono::steady_clock;
-    OpProfile& op_;
-    Clock::time_point start_;
+    OpProfile& profile_;
+    std::vector<OpSpan>& spans_;
+    const Clock::time_point start_;
+    OpSpan span_;
   };
 
   std::array<std::span<std::byte>, 4> kv_page(int layer, int32_t page);
@@ -122,6 +137,7 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   Status fault_;
   FileReads file_reads_;  // while it was loaded
   std::array<OpProfile, kOps> profile_;
+  std::vector<OpSpan> spans_;  // of the last step
   CpuDraftHead draft_head_{{kernels_, pool_, options_, config_, embed_.view, head_, chosen_, kv_layout_,
                             batch_, [this] { return !layers_.empty() && layers_[0].kv.pages > 0; }}};
 };

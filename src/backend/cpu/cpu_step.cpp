@@ -11,6 +11,7 @@ Status CpuBackend::begin_step(const Batch& batch) {
   RETURN_IF_ERROR(validate(batch, config_, kv_layout_, options_.max_rows));
   batch_ = batch;
   fault_ = Status();
+  spans_.clear();
   full_rows_ = layer_rows(batch_, false), window_rows_ = layer_rows(batch_, true);
   ops_.turn(rope_, config_.head_dim, full_rows_);
   if (draft_head_.loaded()) draft_head_.begin_step();
@@ -38,7 +39,7 @@ void CpuBackend::norm_rows(const std::vector<float>& weight, int layer, const ch
 }
 
 void CpuBackend::embed() {
-  const Timer timer(profile_[kEmbed],
+  const Timer timer(*this, kEmbed, -1,
                     static_cast<double>(batch_.rows()) * row_bytes(embed_.view.format, embed_.view.cols), 0);
   pool_.for_each(batch_.rows(), [&](int64_t r, int) {
     read_row(embed_.view, batch_.tokens[r], std::span(x_).subspan(r * config_.hidden, config_.hidden));
@@ -48,7 +49,7 @@ void CpuBackend::embed() {
 
 void CpuBackend::qkv(int index) {
   Layer& layer = layers_[index];
-  const Timer timer(profile_[kQkv], layer.qkv.bytes() + layer.qkv_adapter.bytes(),
+  const Timer timer(*this, kQkv, index, layer.qkv.bytes() + layer.qkv_adapter.bytes(),
                     2.0 * batch_.rows() * layer.qkv.panels * kPanel * layer.qkv.cols);
   norm_rows(layer.attn_norm, index, "qkv");
   ops_.qkv(layer, rows_of(index), normed_.data());
@@ -62,13 +63,13 @@ void CpuBackend::attend(int index) {
   double keys = 0, cached = 0;
   for (const int position : batch_.positions) keys += reached(position + 1, shape.window);
   for (const Sequence& s : batch_.sequences) cached += reached(s.context, shape.window + s.rows - 1);
-  const Timer timer(profile_[kAttend], cached * 3 * shape.kv_size(), keys * 4 * shape.q_size());
+  const Timer timer(*this, kAttend, index, cached * 3 * shape.kv_size(), keys * 4 * shape.q_size());
   ops_.attend(layers_[index], rows_of(index));
 }
 
 void CpuBackend::project(int index) {
   const Layer& layer = layers_[index];
-  const Timer timer(profile_[kProject], layer.o.bytes() + layer.o_adapter.bytes(),
+  const Timer timer(*this, kProject, index, layer.o.bytes() + layer.o_adapter.bytes(),
                     2.0 * batch_.rows() * config_.hidden * layer.shape.q_size());
   ops_.project(layer, batch_.rows(), x_.data());
 }
@@ -76,9 +77,8 @@ void CpuBackend::project(int index) {
 void CpuBackend::moe(int index) {
   const Layer& layer = layers_[index];
   const int rows = batch_.rows();
-  OpProfile& op = profile_[kMoe];
-  const Timer timer(op, layer.router.bytes(),
-                    6.0 * rows * config_.experts_per_token * config_.hidden * config_.intermediate);
+  Timer timer(*this, kMoe, index, layer.router.bytes(),
+              6.0 * rows * config_.experts_per_token * config_.hidden * config_.intermediate);
   norm_rows(layer.mlp_norm, index, "moe");
   if (!fault_.ok()) return;  // the router's choice among NaNs would not be one
   const auto seen = [&](int row, std::span<const float> logits) {
@@ -86,14 +86,14 @@ void CpuBackend::moe(int index) {
   };
   fault_ = ops_.mlp(layer, rows, normed_.data(), x_.data(),
                     options_.router_trace ? LayerOps::RouterSeen(seen) : nullptr);
-  op.bytes += layer.experts_bytes() * static_cast<double>(ops_.active_experts()) /
-              static_cast<double>(layer.places());
+  timer.add_bytes(layer.experts_bytes() * static_cast<double>(ops_.active_experts()) /
+                  static_cast<double>(layer.places()));
   draft_head_.tap(index + 1, x_);
 }
 
 void CpuBackend::unembed(std::span<float> logits) {
   const int rows = static_cast<int>(std::ssize(batch_.logit_rows));
-  const Timer timer(profile_[kUnembed], rows > 0 ? head_.bytes() : 0,
+  const Timer timer(*this, kUnembed, -1, rows > 0 ? head_.bytes() : 0,
                     2.0 * rows * config_.hidden * config_.vocab);
   bool finite = true;
   for (int i = 0; i < rows; ++i) {

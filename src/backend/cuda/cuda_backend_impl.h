@@ -114,6 +114,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   std::vector<KernelChoice> kernel_choices(int tokens) override;
   std::vector<OpProfile> profile() const override;
   void reset_profile() override;
+  std::vector<OpSpan> last_step() const override { return timed_ ? timer_.spans() : std::vector<OpSpan>(); }
   void time_ops(bool on) override {
     timed_ = on;
     launches_.clear();
@@ -155,8 +156,9 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   Status fault_of(int code);
   Status begin_graph();
   Status run_normed(void* out);
+  // layer: -1 for ops before and behind the layers.
   template <typename Body>
-  void timed(Op op, double bytes, double flops, Body&& body);
+  void timed(Op op, int layer, double bytes, double flops, Body&& body);
   Norm norm_rows(int code, int rows, const DeferredResidual& deferred);
   LinearSetup linear_setup() const { return {target_, model_.slab_layout, tiles_.as<void>(), stream_}; }
   const int32_t* input(int offset) const { return step_io_.input(offset); }
@@ -230,12 +232,12 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
 };
 
 template <typename Body>
-void CudaBackend::timed(Op op, double bytes, double flops, Body&& body) {
+void CudaBackend::timed(Op op, int layer, double bytes, double flops, Body&& body) {
   profile_[op].calls += 1, profile_[op].bytes += bytes, profile_[op].flops += flops;
   if (graphs_.replaying() || !fault_status_.ok()) return;
   const DeviceGuard guard(options_.device);
   const LaunchLog::Scope scope(launches_, kOpNames[op]);
-  if (timed_) fault_status_ = timer_.mark(op, stream_);
+  if (timed_) fault_status_ = timer_.mark({op, layer, bytes, flops}, stream_);
   if (fault_status_.ok()) fault_status_ = body();
 }
 

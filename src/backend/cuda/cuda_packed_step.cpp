@@ -10,7 +10,7 @@ namespace moesaic::cuda {
 // Runs all layers, and the final norm on every row.
 Status CudaBackend::run_normed(void* out) {
   run_layers(*this, model_.config.layers);
-  timed(kUnembed, 0, 0, [&]() -> Status {
+  timed(kUnembed, -1, 0, 0, [&]() -> Status {
     Norm last =
         norm_rows(2 * model_.config.layers + 1, shape_.rows, std::exchange(deferred_, DeferredResidual()));
     last.weight = model_.final_norm.as<float>(), last.out = out;

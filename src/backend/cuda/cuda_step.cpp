@@ -99,7 +99,7 @@ Status CudaBackend::begin_graph() {
 }
 
 void CudaBackend::embed() {
-  timed(kEmbed, static_cast<double>(shape_.rows) * model_.embed.row_bytes, 0, [&]() -> Status {
+  timed(kEmbed, -1, static_cast<double>(shape_.rows) * model_.embed.row_bytes, 0, [&]() -> Status {
     RETURN_IF_ERROR(rotations(input(at_.positions), shape_.rows, model_.inverse_frequency.as<double>(),
                               model_.config.head_dim / 2, model_.rope.attention_factor,
                               rotation_.as<float2>(), stream_));
@@ -122,7 +122,7 @@ Norm CudaBackend::norm_rows(int code, int rows, const DeferredResidual& deferred
 
 void CudaBackend::qkv(int index) {
   const Layer& layer = model_.layers[index];
-  timed(kQkv, layer.qkv.bytes(), 2.0 * shape_.rows * layer.qkv.rows * layer.qkv.cols, [&]() -> Status {
+  timed(kQkv, index, layer.qkv.bytes(), 2.0 * shape_.rows * layer.qkv.rows * layer.qkv.cols, [&]() -> Status {
     const int32_t* const slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots);
     return linear(layer.qkv,
                   norm_of(norm_rows(2 * index + 1, shape_.rows, std::exchange(deferred_, {})),
@@ -149,8 +149,8 @@ void CudaBackend::attend(int index) {
   const Layer& layer = model_.layers[index];
   const bool sliding = model_.config.sliding[index];
   const double keys = sliding ? window_keys_ : keys_, cached = sliding ? window_cached_ : cached_;
-  timed(kAttend, cached * 2 * kv_element_bytes() * layer.shape.kv_size(), keys * 4 * layer.shape.q_size(),
-        [&]() -> Status {
+  timed(kAttend, index, cached * 2 * kv_element_bytes() * layer.shape.kv_size(),
+        keys * 4 * layer.shape.q_size(), [&]() -> Status {
           Attended out = attended(layer);
           if (!ranks_.alone()) out.data = attended_part_.as<void>();
           Attention p = attention_of(layer, q_.as<__nv_bfloat16>(), input(at_.pages), out);
@@ -187,7 +187,7 @@ Status CudaBackend::gather_attended() {
 
 void CudaBackend::project(int index) {
   const Layer& layer = model_.layers[index];
-  timed(kProject, layer.o.bytes(), 2.0 * shape_.rows * layer.o.rows * layer.o.cols,
+  timed(kProject, index, layer.o.bytes(), 2.0 * shape_.rows * layer.o.rows * layer.o.cols,
         [&] { return cuda::project(layer, attended(layer), x_of_, linear_setup(), ranks_); });
 }
 
@@ -214,7 +214,7 @@ Norm CudaBackend::moe_norm(int index, const DeferredResidual& deferred) {
 }
 
 void CudaBackend::moe(int index) {
-  timed(kMoe, moe_bytes(model_.layers[index]), moe_flops(), [&]() -> Status {
+  timed(kMoe, index, moe_bytes(model_.layers[index]), moe_flops(), [&]() -> Status {
     if (model_.on_host(index) && !streams_) {
       const Norm norm = moe_norm(index, std::exchange(deferred_, {}));
       RETURN_IF_ERROR(moe_.run_on_host(model_, index, norm, host_, hot_, options_.router_trace, stream_));
@@ -237,7 +237,7 @@ void CudaBackend::moe(int index) {
 void CudaBackend::unembed(std::span<float> logits) {
   logits_out_ = logits;
   const int rows = shape_.logit_rows;
-  timed(kUnembed, rows > 0 ? model_.head.bytes() : 0, 2.0 * rows * model_.head.rows * model_.head.cols,
+  timed(kUnembed, -1, rows > 0 ? model_.head.bytes() : 0, 2.0 * rows * model_.head.rows * model_.head.cols,
         [&]() -> Status {
           // A step without logits copies the fault flag as well.
           if (rows > 0) {

@@ -9,15 +9,15 @@ OpTimer::~OpTimer() {
 }
 
 Status OpTimer::begin(cudaStream_t stream, bool captures) {
-  marks_.clear();
+  marks_.clear(), spans_.clear();
   captures_ = captures;
   return !captures ? Status()
                    : check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "timing");
 }
 
-Status OpTimer::mark(int op, cudaStream_t stream) {
+Status OpTimer::mark(const Mark& mark, cudaStream_t stream) {
   RETURN_IF_ERROR(record(stream));
-  marks_.push_back(op);
+  marks_.push_back(mark);
   return {};
 }
 
@@ -48,10 +48,20 @@ Status OpTimer::finish(cudaStream_t stream, std::span<OpProfile> ops) {
   const Status last = record(stream);
   Status status = captures_ ? run_captured(stream) : check(cudaStreamSynchronize(stream), "timing");
   if (status.ok()) status = last;
+  double begin = 0;
   for (size_t i = 0; i < marks_.size() && status.ok(); ++i) {
     float ms = 0;
     status = check(cudaEventElapsedTime(&ms, events_[i], events_[i + 1]), "timing");
-    ops[marks_[i]].seconds += ms * 1e-3;
+    const Mark& mark = marks_[i];
+    const double seconds = ms * 1e-3;
+    ops[mark.op].seconds += seconds;
+    spans_.push_back({.op = ops[mark.op].op,
+                      .layer = mark.layer,
+                      .begin = begin,
+                      .seconds = seconds,
+                      .bytes = mark.bytes,
+                      .flops = mark.flops});
+    begin += seconds;
   }
   return status;
 }

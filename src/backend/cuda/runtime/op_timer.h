@@ -17,19 +17,26 @@ class OpTimer {
   OpTimer(const OpTimer&) = delete;
   OpTimer& operator=(const OpTimer&) = delete;
 
-  // Work that is put on the stream from mark(op) to the next mark, or to finish(), counts for op. captures:
-  // the stream is captured from begin() to finish(), which runs it; else it runs meanwhile.
+  // Work that is put on the stream from mark() to the next mark, or to finish(), counts for ops[op].
+  // captures: the stream is captured from begin() to finish(), which runs it; else it runs meanwhile.
   Status begin(cudaStream_t stream, bool captures);
-  Status mark(int op, cudaStream_t stream);
+  struct Mark {
+    int op, layer;
+    double bytes, flops;
+  };
+  Status mark(const Mark& mark, cudaStream_t stream);
   // Waits for the step and adds the seconds of each op to ops[op].
   Status finish(cudaStream_t stream, std::span<OpProfile> ops);
+  // The ops of the last step that was finished. They begin where the one before ends, the first at 0.
+  const std::vector<OpSpan>& spans() const { return spans_; }
 
  private:
   Status record(cudaStream_t stream);
   Status run_captured(cudaStream_t stream);
   bool captures_ = false;
   std::vector<cudaEvent_t> events_;  // used again by the next step
-  std::vector<int> marks_;           // [n] the op that begins at event n
+  std::vector<Mark> marks_;          // [n] what begins at event n
+  std::vector<OpSpan> spans_;
 };
 
 }  // namespace moesaic::cuda

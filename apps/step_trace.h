@@ -1,0 +1,32 @@
+// What `profile -o trace` prints: the operations of one step in the Trace Event Format, which
+// chrome://tracing and https://ui.perfetto.dev open.
+// https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/profiling.h"
+
+namespace moesaic::app {
+
+struct StepTrace {
+  std::string model;
+  BackendCaps caps;
+  int rows = 0, depth = 0, steps = 0;  // steps: of which this one took the median time
+  double ceiling_gb_s = 0;             // 0: unknown
+  std::vector<OpSpan> spans;           // not empty
+  std::vector<OpProfile> ops;          // their kernels
+};
+
+// Seconds from the first operation's begin to the last one's end.
+double seconds_of(const std::vector<OpSpan>& spans);
+
+// The step of middle duration. steps: not empty.
+std::vector<OpSpan> median_step(std::vector<std::vector<OpSpan>> steps);
+
+// One JSON object. Times are microseconds since the first operation began; ranks are threads.
+std::string trace_json(const StepTrace& trace);
+
+}  // namespace moesaic::app

@@ -16,7 +16,7 @@ struct Ceiling {
   }
 };
 
-// Of an operation, by its name: products of experts may be on 8-bit values, and have a peak of their own.
+// By an operation's name: the products of experts may be on 8-bit values, and have a peak of their own.
 inline Ceiling ceiling_of(std::string_view op, double bytes_per_second, const BackendCaps& caps) {
   return {bytes_per_second, op == "moe" ? caps.experts_flops : caps.peak_flops};
 }

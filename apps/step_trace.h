@@ -1,6 +1,5 @@
-// What `profile -o trace` prints: the operations of one step in the Trace Event Format, which
-// chrome://tracing and https://ui.perfetto.dev open.
-// https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+// The operations of one step in the Trace Event Format, for chrome://tracing and ui.perfetto.dev: `profile -o
+// trace` prints them. The format: docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 #pragma once
 
 #include <string>
@@ -14,10 +13,11 @@ namespace moesaic::app {
 struct StepTrace {
   std::string model;
   BackendCaps caps;
-  int rows = 0, depth = 0, steps = 0;  // steps: of which this one took the median time
-  double ceiling_gb_s = 0;             // 0: unknown
-  std::vector<OpSpan> spans;           // not empty
-  std::vector<OpProfile> ops;          // their kernels
+  int rows = 0, depth = 0;
+  int steps = 0;               // were measured; this one took the median time
+  double ceiling_gb_s = 0;     // 0: unknown
+  std::vector<OpSpan> spans;   // not empty
+  std::vector<OpProfile> ops;  // their kernels
 };
 
 // Seconds from the first operation's begin to the last one's end.

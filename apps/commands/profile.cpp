@@ -29,7 +29,7 @@ struct Steps {
   int count = 0;
   double seconds = 0;  // for one step
   std::vector<OpProfile> ops;
-  std::vector<std::vector<OpSpan>> spans;  // of each step, where they are asked for
+  std::vector<std::vector<OpSpan>> spans;  // one a step, where they are asked for
 };
 
 // A step's share of an op that was called in each of them.

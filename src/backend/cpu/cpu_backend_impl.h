@@ -92,7 +92,7 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
     }
     Timer(const Timer&) = delete;
     Timer& operator=(const Timer&) = delete;
-    // What is known only when it was read.
+    // For bytes that are known only when they were read.
     void add_bytes(double bytes) { span_.bytes += bytes; }
 
    private:
@@ -137,7 +137,7 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   Status fault_;
   FileReads file_reads_;  // while it was loaded
   std::array<OpProfile, kOps> profile_;
-  std::vector<OpSpan> spans_;  // of the last step
+  std::vector<OpSpan> spans_;  // the last step's
   CpuDraftHead draft_head_{{kernels_, pool_, options_, config_, embed_.view, head_, chosen_, kv_layout_,
                             batch_, [this] { return !layers_.empty() && layers_[0].kv.pages > 0; }}};
 };

@@ -15,6 +15,7 @@
 #include "chat/terminal.h"
 #include "interrupt.h"
 #include "model_options.h"
+#include "print_json.h"
 #include "progress.h"
 #include "saved_chat.h"
 #include "text/harmony_json.h"
@@ -122,7 +123,7 @@ nlohmann::ordered_json speculation_json(const Generation& g, const ModelInfo& in
           {"steps", g.tokens.size() - s.accepted}};
 }
 
-void print_json(const Generation& g, const LoadedModel& m, const ModelInfo& info) {
+void print_answer_json(const Generation& g, const LoadedModel& m, const ModelInfo& info) {
   const nlohmann::ordered_json json = {
       {"text", g.answer.text},
       {"reasoning", g.answer.reasoning},
@@ -141,7 +142,7 @@ void print_json(const Generation& g, const LoadedModel& m, const ModelInfo& info
         {"prefill_s", g.prefill_s},
         {"decode_s", g.decode_s},
         {"speculative", speculation_json(g, info)}}}};
-  fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  print_json(json);
   std::fflush(stdout);
 }
 
@@ -250,7 +251,7 @@ Status Session::turn(const std::string& message, bool terminal) {
 }
 
 void Session::report(const Generation& g, bool terminal) const {
-  if (o_.format == "json") return print_json(g, loaded_, model_.info());
+  if (o_.format == "json") return print_answer_json(g, loaded_, model_.info());
   if (terminal) return print_speed(g);
   if (g.answer.text.empty() && g.outcome.finish == FinishReason::kLength)
     chat::notice(

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "ceiling.h"
@@ -54,7 +53,7 @@ std::vector<OpSpan> median_step(std::vector<std::vector<OpSpan>> steps) {
   return std::move(*middle);
 }
 
-std::string trace_json(const StepTrace& t) {
+Json trace_json(const StepTrace& t) {
   Json events = {named("process_name", 0,
                        fmt::format("{} on {}, a step of {} token{} at depth {}", t.model, t.caps.name, t.rows,
                                    t.rows == 1 ? "" : "s", t.depth))};
@@ -72,16 +71,15 @@ std::string trace_json(const StepTrace& t) {
                       {"pid", kProcess},
                       {"tid", thread_of(span.rank)},
                       {"args", args_of(span, t)}});
-  const Json trace = {{"displayTimeUnit", "ns"},
-                      {"otherData",
-                       {{"model", t.model},
-                        {"device", t.caps.name},
-                        {"rows", t.rows},
-                        {"depth", t.depth},
-                        {"steps", t.steps},
-                        {"ceiling_gb_s", t.ceiling_gb_s}}},
-                      {"traceEvents", std::move(events)}};
-  return trace.dump(1, ' ', false, Json::error_handler_t::replace);
+  return {{"displayTimeUnit", "ns"},
+          {"otherData",
+           {{"model", t.model},
+            {"device", t.caps.name},
+            {"rows", t.rows},
+            {"depth", t.depth},
+            {"steps", t.steps},
+            {"ceiling_gb_s", t.ceiling_gb_s}}},
+          {"traceEvents", std::move(events)}};
 }
 
 }  // namespace moesaic::app

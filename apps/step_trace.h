@@ -2,6 +2,7 @@
 // trace` prints them. The format: docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,7 @@ double seconds_of(const std::vector<OpSpan>& spans);
 // The step of middle duration. steps: not empty.
 std::vector<OpSpan> median_step(std::vector<std::vector<OpSpan>> steps);
 
-// One JSON object. Times are microseconds since the first operation began; ranks are threads.
-std::string trace_json(const StepTrace& trace);
+// A JSON object. Times are microseconds since the first operation began; ranks are threads.
+nlohmann::ordered_json trace_json(const StepTrace& trace);
 
 }  // namespace moesaic::app

@@ -18,6 +18,7 @@
 #include "commands.h"
 #include "model_options.h"
 #include "option_checks.h"
+#include "print_json.h"
 #include "progress.h"
 #include "random_batch.h"
 
@@ -246,7 +247,7 @@ Status run_bench(const BenchOptions& o) {
       run.points.push_back(point_of(line));
     }
   }
-  if (o.format == "json") fmt::print("{}\n", lines.dump(2));
+  if (o.format == "json") print_json(lines, 2);
   runs.insert(runs.begin(), std::move(run));
   if (o.format == "html") fmt::print("{}", bench_page(runs));
   return {};

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "commands.h"
 #include "drafted_batch.h"
+#include "print_json.h"
 #include "progress.h"
 
 namespace moesaic::app {
@@ -147,7 +148,7 @@ Status run_draft_bench(const DraftBenchOptions& o) {
     }
     RETURN_IF_ERROR(batch.restart(0));  // nothing of it is left with the drafter
   }
-  if (o.format == "json") fmt::print("{}\n", lines.dump(2));
+  if (o.format == "json") print_json(lines, 2);
   return {};
 }
 

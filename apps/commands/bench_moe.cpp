@@ -11,6 +11,7 @@
 #include "backend/profiling.h"
 #include "backend/tuner.h"
 #include "base/error.h"
+#include "print_json.h"
 
 namespace moesaic::app {
 namespace {
@@ -108,7 +109,7 @@ Status run_moe_bench(const MoeBench& o) {
     std::fflush(stdout);
     lines.push_back(to_json(line, o, m));
   }
-  if (o.format == "json") fmt::print("{}\n", lines.dump(2));
+  if (o.format == "json") print_json(lines, 2);
   return {};
 }
 

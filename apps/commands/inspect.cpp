@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "model_options.h"
 #include "option_checks.h"
+#include "print_json.h"
 
 namespace moesaic::app {
 namespace {
@@ -61,7 +62,7 @@ void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& bac
                nlohmann::json(t.shape).dump(), t.bytes);
 }
 
-void print_json(const Checkpoint& k, const InspectOptions& o, const Backend& backend) {
+void print_checkpoint_json(const Checkpoint& k, const InspectOptions& o, const Backend& backend) {
   const ModelConfig& c = k.config;
   nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
   for (const TensorInfo& t : k.tensors)
@@ -87,13 +88,13 @@ void print_json(const Checkpoint& k, const InspectOptions& o, const Backend& bac
                                        {"gpu_code", gpu_code()},
                                        {"conversions", k.conversions},
                                        {"tensors", tensors}};
-  fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  print_json(json, 2);
 }
 
 Status run_inspect(const InspectOptions& o) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model(o.model));
   ASSIGN_OR_RETURN(const auto backend, make_backend(o.model, 1));
-  o.format == "json" ? print_json(checkpoint, o, *backend) : print_text(checkpoint, o, *backend);
+  o.format == "json" ? print_checkpoint_json(checkpoint, o, *backend) : print_text(checkpoint, o, *backend);
   return {};
 }
 

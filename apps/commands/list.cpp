@@ -9,6 +9,7 @@
 #include "checkpoint/model_list.h"
 #include "commands.h"
 #include "option_checks.h"
+#include "print_json.h"
 #include "progress.h"
 
 namespace moesaic::app {
@@ -43,7 +44,7 @@ void print_models_json(const std::vector<FoundModel>& models) {
                     {"path", m.path},
                     {"complete", m.complete},
                     {"gpt_oss", m.gpt_oss}});
-  fmt::print("{}\n", rows.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  print_json(rows, 2);
 }
 
 void print_models(const std::vector<FoundModel>& models) {

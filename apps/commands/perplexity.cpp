@@ -8,6 +8,7 @@
 #include "model/sequence_runner.h"
 #include "model_options.h"
 #include "option_checks.h"
+#include "print_json.h"
 #include "progress.h"
 #include "tokenizer_source.h"
 
@@ -85,7 +86,7 @@ void print(const Sum& sum, const std::string& format) {
   if (format == "json") {
     const nlohmann::ordered_json json = {
         {"perplexity", perplexity(sum)}, {"nll", mean}, {"tokens", sum.count}};
-    fmt::print("{}\n", json.dump());
+    print_json(json);
   } else {
     fmt::print("perplexity {:.4f} (negative log-likelihood {:.5f} a token, {} tokens predicted)\n",
                perplexity(sum), mean, sum.count);

@@ -12,6 +12,7 @@
 #include "drafted_batch.h"
 #include "model_options.h"
 #include "option_checks.h"
+#include "print_json.h"
 #include "random_batch.h"
 #include "step_trace.h"
 
@@ -152,14 +153,15 @@ Status profile_drafts(const ProfileOptions& o, const LoadedModel& m, DraftParts&
 }
 
 void print_trace(const LoadedModel& m, Steps steps, const ProfileOptions& o) {
-  fmt::print("{}\n", trace_json({.model = o.model.model,
-                                 .caps = m.caps,
-                                 .rows = o.rows,
-                                 .depth = o.depth,
-                                 .steps = steps.count,
-                                 .ceiling_gb_s = m.ceiling_gb_s,
-                                 .spans = median_step(std::move(steps.spans)),
-                                 .ops = std::move(steps.ops)}));
+  print_json(trace_json({.model = o.model.model,
+                         .caps = m.caps,
+                         .rows = o.rows,
+                         .depth = o.depth,
+                         .steps = steps.count,
+                         .ceiling_gb_s = m.ceiling_gb_s,
+                         .spans = median_step(std::move(steps.spans)),
+                         .ops = std::move(steps.ops)}),
+             1);
 }
 
 EngineOptions engine_options(const ProfileOptions& o) {

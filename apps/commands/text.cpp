@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "model_options.h"
 #include "option_checks.h"
+#include "print_json.h"
 #include "text/harmony_json.h"
 #include "text/tokenizer.h"
 #include "tokenizer_source.h"
@@ -18,10 +19,6 @@ struct TextOptions {
   std::string model, text, file, tokens, format;
   bool has_text = false, special = false;
 };
-
-void print_json(const nlohmann::ordered_json& json) {
-  fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
 
 void print_bytes(const std::string& bytes) {
   std::fwrite(bytes.data(), 1, bytes.size(), stdout);

@@ -129,11 +129,8 @@ void print_projected(const ProjectedOp& op, const DeviceModel& device) {
 }
 
 // Projects the time of a step of so many decoding sequences on a device that is not here.
-Status print_projection(const Checkpoint& k, const DeviceModel& device, std::optional<Format> dense,
-                        int tokens) {
-  if (tokens > kProjectedTokens)
-    return usage(
-        invalid("--tokens {}: the projection is for decoding, 1 to {} tokens", tokens, kProjectedTokens));
+void print_projection(const Checkpoint& k, const DeviceModel& device, std::optional<Format> dense,
+                      int tokens) {
   const std::vector<ProjectedOp> ops = decode_ops(k.config,
                                                   {.dense = made_of(k.weights.layers[0].q.format, dense),
                                                    .head = made_of(k.weights.head.format, dense),
@@ -154,17 +151,19 @@ Status print_projection(const Checkpoint& k, const DeviceModel& device, std::opt
       "\n{:.2f} GB a step: at best {:.2f} ms, {:.0f} tok/s; with an H200's efficiency {:.2f} ms, {:.0f} "
       "tok/s\n\n",
       bytes / 1e9, floor * 1e3, tokens / floor, expected * 1e3, tokens / expected);
-  return {};
 }
 
 Status run_projection(const PlanOptions& o) {
   ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(o.model.dense));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model(o.model));
   const DeviceModel& device = *find_device_model(o.device_model);
+  if (const int most = *std::ranges::max_element(o.tokens); most > kProjectedTokens)
+    return usage(
+        invalid("--tokens {}: the projection is for decoding, 1 to {} tokens", most, kProjectedTokens));
   fmt::print(
       "{} on {}: a projection from {:.0f} GB/s, {} multiprocessors at {:.2f} GHz; nothing was measured\n\n",
       o.model.model, device.label, device.bytes_per_second / 1e9, device.multiprocessors, device.clock / 1e9);
-  for (const int tokens : o.tokens) RETURN_IF_ERROR(print_projection(checkpoint, device, dense, tokens));
+  for (const int tokens : o.tokens) print_projection(checkpoint, device, dense, tokens);
   return {};
 }
 
@@ -295,7 +294,8 @@ Run add_plan(CLI::App& app) {
       "  moesaic plan -m dummy:gpt-oss-120b --device-model h200 --tokens 1,16,4096\n"
       "  moesaic plan -m dummy:gpt-oss-120b --device-model h200 --tp 4");
   return [o, &c] {
-    if (!o->device_model.empty() && o->model.tp != 1 && c.count("--tokens") > 0)
+    if (!o->device_model.empty() && o->model.tp != 1 && c.count("--tokens") > 0 &&
+        o->tokens != std::vector{1})
       return usage(invalid("--tokens: ranks are projected for one token"));
     if (!o->device_model.empty() && o->device_model != kH200 && c.count("--tokens") == 0) o->tokens = {1, 8};
     return run_plan(*o);

@@ -538,6 +538,13 @@ class Bench(Cli):
             self.assertAlmostEqual(line["share"], line["gb_s"] / line["ceiling_gb_s"], 6)
             self.assertLessEqual(line["share"], 1)
 
+    def test_json_of_a_name_that_is_not_utf8(self):
+        folder = FOLDER / "a\udcffb"
+        shutil.copytree(MODEL, folder)
+        small = ("-m", folder, "-n", 2, "-r", 1, "-o", "json")
+        for args in (("-p", 0), ("--speculative", "ngram", "--acceptance", "0.5")):
+            self.assertEqual(self.json("bench", *small, *args)[0]["model"], str(folder).replace("\udcff", "\ufffd"))
+
     def test_one_bandwidth_for_a_row(self):
         """What a share is of stands beside it, and nothing else is called the bandwidth."""
         out = self.ok("bench", "-m", TINY, "-p", 8, "-n", 4, "-d", "0,130", "-r", 2)
@@ -694,6 +701,8 @@ class Plan(Cli):
             self.assertIn(f"on an NVIDIA {name} as its data sheet has it; nothing was measured", out.splitlines()[0])
             self.assertEqual(out.count("experts of a layer"), 2)
         self.assertIn("a projection", self.ok("plan", "-m", "dummy:gpt-oss-20b", "--device-model", "gb10").splitlines()[0])
+        self.refused(2, "--tokens 64: the projection is for decoding", "plan", "-m", "dummy:gpt-oss-20b", "--device-model", "gb10",
+                     "--tokens", "1,64")
         self.refused(2, "Hopper alone", "plan", "-m", "dummy:gpt-oss-20b", "--device-model", "gb10", "--moe-path", "fp8")
         self.refused(2, "gpt-oss's sizes", "plan", "-m", MODEL, "--device-model", "h200", "--moe-path", "fp8")
         self.refused(2, "Hopper has", "bench", "-m", MODEL, "--device", "cpu", "--moe-path", "fp8")
@@ -710,6 +719,7 @@ class Plan(Cli):
         here = self.ok("plan", "-m", MODEL, "--device", "cpu", "--tp", 2, "--tokens", 1)
         self.assertIn("on 2 ranks, each cpu", here)
         self.assertIn("9 exchanges a step", here)
+        self.ok("plan", "-m", "dummy:gpt-oss-120b", "--device-model", "h200", "--tp", 2, "--tokens", 1)
         for args, message in ((["--device-model", "gb10"], "--device-model h200"), (["--device-model", "h200", "--tokens", 2], "--tokens"),
                               (["--device-model", "h200", "--dense", "mxfp8"], "--dense")):
             self.refused(2, message, "plan", "-m", "dummy:gpt-oss-20b", "--tp", 2, *args)

@@ -9,19 +9,23 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/beast/core/error.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/write.hpp>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
+#include <stdexcept>
 #include <utility>
 
 #include "base/error.h"
 #include "base/seconds.h"
-#include "base/whole_json.h"
+#include "load_events.h"
 
 namespace moesaic::app {
 namespace {
@@ -32,6 +36,10 @@ using asio::use_awaitable;
 using tcp = asio::ip::tcp;
 using Clock = std::chrono::steady_clock;
 using Endpoints = tcp::resolver::results_type;
+using Stream = boost::beast::tcp_stream;
+
+constexpr int kMostInterim = 16;                         // answers 1xx before the one that counts
+constexpr auto kPause = std::chrono::milliseconds(100);  // for a server that refuses at once
 
 class Load {
  public:
@@ -44,11 +52,15 @@ class Load {
   asio::awaitable<void> closed_loop();
   asio::awaitable<void> open_loop();
   asio::awaitable<void> one(int index);
-  asio::awaitable<void> ask(tcp::socket& socket, Timeline& timeline);
+  asio::awaitable<void> ask(Stream& stream, Timeline& timeline);
   bool more() const;
-  asio::awaitable<void> read_events(tcp::socket& socket, Timeline& timeline) const;
+  asio::awaitable<void> read_events(Stream& stream, Timeline& timeline) const;
   std::string body_of(int prompt) const;
   double now() const { return seconds_since(begin_); }
+  Clock::duration patience() const {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(o_.timeout));
+  }
+  std::string words_of(const boost::system::error_code& code) const;
 
   const LoadOptions& o_;
   Endpoints endpoints_;
@@ -64,48 +76,48 @@ std::string Load::body_of(int prompt) const {
       .dump();
 }
 
-std::string text_of(const std::string& data) {
-  const auto json = parse_whole_json<nlohmann::json>(data);
-  if (!json.is_object() || !json.contains("choices") || json["choices"].empty()) return "";
-  return json["choices"][0].value("text", "");
-}
-
-// Takes whole lines from the front of `lines`; each event with text is a token that came now.
-void take_events(std::string& lines, double now, Timeline& timeline) {
-  constexpr std::string_view kData = "data: ";
-  size_t begin = 0;
-  for (size_t end; (end = lines.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    const std::string line = lines.substr(begin, end - begin);
-    const std::string text = line.starts_with(kData) ? text_of(line.substr(kData.size())) : "";
-    if (!text.empty()) timeline.tokens.push_back(now);
-    timeline.text += text;
+// Takes what has come now; each event with text is a token.
+void take_events(LoadEventLines& lines, std::string_view bytes, double now, Timeline& timeline) {
+  if (!lines.add(bytes)) throw std::runtime_error("a line of the answer has no end");
+  for (std::string data; lines.next(data);) {
+    LoadEvent event = read_load_event(data);
+    if (!event.error.empty()) throw std::runtime_error(event.error);
+    if (!event.text.empty()) timeline.tokens.push_back(now);
+    timeline.text += event.text;
+    timeline.complete |= event.last;
   }
-  lines.erase(0, begin);
 }
 
-asio::awaitable<void> Load::read_events(tcp::socket& socket, Timeline& timeline) const {
+asio::awaitable<void> Load::read_events(Stream& stream, Timeline& timeline) const {
   boost::beast::flat_buffer buffer;
-  http::response_parser<http::buffer_body> parser;
-  parser.body_limit(boost::none);
-  co_await http::async_read_header(socket, buffer, parser, use_awaitable);
-  char part[8192];
-  std::string lines;
-  while (!parser.is_done()) {
-    parser.get().body().data = part;
-    parser.get().body().size = sizeof part;
-    boost::system::error_code error;
-    co_await http::async_read_some(socket, buffer, parser, asio::redirect_error(use_awaitable, error));
-    if (error && error != http::error::need_buffer) throw boost::system::system_error(error);
-    lines.append(part, sizeof part - parser.get().body().size);
-    take_events(lines, now(), timeline);
+  std::optional<http::response_parser<http::buffer_body>> parser;
+  for (int i = 0; !parser || (parser->get().result_int() < 200 && i < kMostInterim); ++i) {
+    parser.emplace();
+    parser->body_limit(boost::none);
+    co_await http::async_read_header(stream, buffer, *parser, use_awaitable);
   }
-  timeline.ok = parser.get().result() == http::status::ok;
-  if (!timeline.ok) timeline.error = fmt::format("HTTP {}", parser.get().result_int());
+  if (parser->get().result() != http::status::ok)
+    throw std::runtime_error(fmt::format("HTTP {}", parser->get().result_int()));
+  char part[8192];
+  LoadEventLines lines;
+  while (!parser->is_done()) {
+    parser->get().body().data = part;
+    parser->get().body().size = sizeof part;
+    boost::system::error_code error;
+    stream.expires_after(patience());
+    co_await http::async_read_some(stream, buffer, *parser, asio::redirect_error(use_awaitable, error));
+    if (error && error != http::error::need_buffer) throw boost::system::system_error(error);
+    take_events(lines, {part, sizeof part - parser->get().body().size}, now(), timeline);
+  }
+  if (!timeline.complete && !timeline.tokens.empty())
+    throw std::runtime_error("the answer ended without finish_reason or [DONE]");
+  timeline.ok = true;
 }
 
-asio::awaitable<void> Load::ask(tcp::socket& socket, Timeline& timeline) {
-  co_await asio::async_connect(socket, endpoints_, use_awaitable);
-  socket.set_option(tcp::no_delay(true));
+asio::awaitable<void> Load::ask(Stream& stream, Timeline& timeline) {
+  stream.expires_after(patience());
+  co_await stream.async_connect(endpoints_, use_awaitable);
+  stream.socket().set_option(tcp::no_delay(true));
   http::request<http::string_body> request{http::verb::post, "/v1/completions", 11};
   request.set(http::field::host, o_.host.find(':') == std::string::npos ? o_.host : '[' + o_.host + ']');
   request.set(http::field::content_type, "application/json");
@@ -113,20 +125,31 @@ asio::awaitable<void> Load::ask(tcp::socket& socket, Timeline& timeline) {
   if (!o_.key.empty()) request.set(http::field::authorization, "Bearer " + o_.key);
   request.body() = body_of(timeline.prompt);
   request.prepare_payload();
-  co_await http::async_write(socket, request, use_awaitable);
-  co_await read_events(socket, timeline);
+  co_await http::async_write(stream, request, use_awaitable);
+  stream.expires_after(patience());
+  co_await read_events(stream, timeline);
 }
 
 asio::awaitable<void> Load::one(int index) {
   Timeline& timeline = result_.requests[index];
   timeline.prompt = index % static_cast<int>(o_.prompts.size());
   timeline.start = now();
-  tcp::socket socket(io_);
+  Stream stream(io_);
   try {
-    co_await ask(socket, timeline);
+    co_await ask(stream, timeline);
+  } catch (const boost::system::system_error& e) {
+    timeline.error = words_of(e.code());
   } catch (const std::exception& e) {
     timeline.error = e.what();
   }
+}
+
+// Without the place in the library, which code.message() leaves out.
+std::string Load::words_of(const boost::system::error_code& code) const {
+  if (code == boost::beast::error::timeout) return fmt::format("not a byte for {:g} s", o_.timeout);
+  if (code == http::error::end_of_stream) return "the server closed the connection without an answer";
+  if (code == http::error::partial_message) return "the server closed the connection within its answer";
+  return code.message();
 }
 
 bool Load::more() const {
@@ -134,9 +157,14 @@ bool Load::more() const {
 }
 
 asio::awaitable<void> Load::closed_loop() {
+  asio::steady_timer timer(io_);
   while (more()) {
     result_.requests.emplace_back();
-    co_await one(static_cast<int>(result_.requests.size()) - 1);
+    const int index = static_cast<int>(result_.requests.size()) - 1;
+    co_await one(index);
+    if (o_.seconds == 0 || result_.requests[index].ok) continue;
+    timer.expires_after(kPause);
+    co_await timer.async_wait(use_awaitable);
   }
 }
 

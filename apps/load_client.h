@@ -18,7 +18,8 @@ struct LoadOptions {
   int requests = 0;                  // in all
   double seconds = 0;                // closed loop, not 0: instead, no more begin after this time
   int streams = 1;                   // closed loop: requests at a time, the next one begins where one ends
-  double rate = 0;  // open loop: requests a second, at random times, whatever is in flight; 0: closed
+  double rate = 0;       // open loop: requests a second, at random times, whatever is in flight; 0: closed
+  double timeout = 600;  // seconds without a byte from the server after which a request has failed
   uint64_t seed = 1;
 };
 
@@ -30,6 +31,7 @@ struct Timeline {
   double start = 0;            // seconds since the run began
   std::vector<double> tokens;  // arrivals, likewise
   std::string text;
+  bool complete = false;  // the server said that the answer is over
 };
 
 struct LoadResult {

@@ -12,6 +12,8 @@
 #include "load_client.h"
 #include "model_options.h"
 #include "option_checks.h"
+#include "print_json.h"
+#include "text/utf8.h"
 
 namespace moesaic::app {
 namespace {
@@ -74,15 +76,17 @@ nlohmann::ordered_json json_of(const Percentiles& p) {
 }
 
 nlohmann::ordered_json json_of(const Report& r, bool open) {
-  return {{open ? "requests_per_second" : "streams", r.streams},
-          {"requests", r.requests},
-          {"failed", r.failed},
-          {"seconds", r.seconds},
-          {"tokens", r.tokens},
-          {"tokens_per_second", r.tokens_per_second},
-          {"time_to_first_token_ms", json_of(r.first)},
-          {"inter_token_ms", json_of(r.between)},
-          {"end_to_end_ms", json_of(r.whole)}};
+  nlohmann::ordered_json json = {{open ? "requests_per_second" : "streams", r.streams},
+                                 {"requests", r.requests},
+                                 {"failed", r.failed},
+                                 {"seconds", r.seconds},
+                                 {"tokens", r.tokens},
+                                 {"tokens_per_second", r.tokens_per_second},
+                                 {"time_to_first_token_ms", json_of(r.first)},
+                                 {"inter_token_ms", json_of(r.between)},
+                                 {"end_to_end_ms", json_of(r.whole)}};
+  if (r.failed > 0) json["error"] = r.error;
+  return json;
 }
 
 void print(const Report& r) {
@@ -127,10 +131,19 @@ Status read_url(const std::string& url, LoadOptions& load) {
 // Requests that did not say what the same prompt's only request said; their error is set.
 void compare(const LoadResult& alone, LoadResult& result) {
   for (Timeline& t : result.requests) {
-    if (!t.ok || t.text == alone.requests[t.prompt].text) continue;
+    const Timeline& other = alone.requests[t.prompt];
+    if (!t.ok || (other.ok && t.text == other.text)) continue;
     t.ok = false;
-    t.error = "another answer than alone";
+    t.error = other.ok ? "another answer than alone" : "without load: " + other.error;
   }
+}
+
+// A header's value, and a member of a JSON object.
+Status check_words(const LoadOptions& o) {
+  if (std::ranges::any_of(o.key, [](unsigned char c) { return c < ' ' || c == 127; }))
+    return usage(invalid("--key: there is a control character in it"));
+  if (utf8_valid_prefix(o.model) != o.model.size()) return usage(invalid("--model: the name is not UTF-8"));
+  return {};
 }
 
 Status run_bench_serve(BenchServeOptions o) {
@@ -163,7 +176,7 @@ Status run_bench_serve(BenchServeOptions o) {
     if (o.format == "text") print(report);
     runs.push_back(json_of(report, open));
   }
-  if (o.format == "json") fmt::print("{}\n", runs.dump(2));
+  if (o.format == "json") print_json(runs, 2);
   return failed == 0 ? Status() : error(StatusCode::kInternal, "{} requests failed", failed);
 }
 
@@ -196,6 +209,10 @@ Run add_bench_serve(CLI::App& app) {
   c.add_option("-n,--max-tokens", o->load.max_tokens, "tokens of each answer")
       ->check(in_range(1, 1'000'000))
       ->capture_default_str();
+  c.add_option("--timeout", o->load.timeout,
+               "seconds without a byte from the server after which a request has failed")
+      ->check(in_range(0.1, 1e6))
+      ->capture_default_str();
   c.add_flag("--check", o->check,
              "send 64 prompts repeatedly and compare each answer with the one given without load");
   c.add_option("-o,--output", o->format, "text or json")
@@ -204,6 +221,7 @@ Run add_bench_serve(CLI::App& app) {
   c.footer("Example:\n  moesaic bench-serve --url http://127.0.0.1:8080 --streams 1,8,32,128 -n 256");
   return [o, url]() -> Status {
     RETURN_IF_ERROR(read_url(*url, o->load));
+    RETURN_IF_ERROR(check_words(o->load));
     return run_bench_serve(*o);
   };
 }

@@ -11,5 +11,5 @@ if __name__ == "__main__":
     folder = pathlib.Path(__file__).resolve().parent
     sys.path.insert(0, str(folder))
     suite = unittest.TestSuite(unittest.defaultTestLoader.discover(str(folder), p, top_level_dir=str(folder))
-                               for p in ("commands_test.py", "failures_test.py", "lora_test.py", "names_test.py", "signals_test.py"))
+                               for p in ("bench_serve_test.py", "commands_test.py", "failures_test.py", "lora_test.py", "names_test.py", "signals_test.py"))
     sys.exit(0 if unittest.TextTestRunner(verbosity=1).run(suite).wasSuccessful() else 1)

@@ -1,0 +1,60 @@
+#include "load_events.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/whole_json.h"
+
+namespace moesaic::app {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string string_of(const Json& object, const char* key) {
+  const auto at = object.is_object() ? object.find(key) : object.end();
+  return at != object.end() && at->is_string() ? at->get<std::string>() : "";
+}
+
+// "error": "words", or {"message": "words"}.
+std::string error_of(const Json& error) {
+  if (error.is_string()) return error.get<std::string>();
+  const std::string message = string_of(error, "message");
+  return message.empty() ? "an event tells of an error" : message;
+}
+
+}  // namespace
+
+LoadEvent read_load_event(std::string_view data) {
+  if (data == "[DONE]") return {.last = true};
+  const Json json = parse_whole_json<Json>(data);
+  if (!json.is_object()) return {.error = "an event is no JSON object"};
+  const auto error = json.find("error");
+  if (error != json.end() && !error->is_null()) return {.error = error_of(*error)};
+  const auto choices = json.find("choices");
+  if (choices == json.end() || !choices->is_array() || choices->empty()) return {};
+  const Json& choice = choices->front();
+  return {.text = string_of(choice, "text"), .last = !string_of(choice, "finish_reason").empty()};
+}
+
+bool LoadEventLines::add(std::string_view bytes) {
+  lines_.erase(0, at_);
+  at_ = 0;
+  lines_ += bytes;
+  return lines_.size() <= kMostLine;
+}
+
+bool LoadEventLines::next(std::string& data) {
+  constexpr std::string_view kData = "data:";
+  for (size_t end; (end = lines_.find('\n', at_)) != std::string::npos;) {
+    std::string_view line = std::string_view(lines_).substr(at_, end - at_);
+    at_ = end + 1;
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (!line.starts_with(kData)) continue;
+    line.remove_prefix(kData.size());
+    if (line.starts_with(' ')) line.remove_prefix(1);
+    data = line;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace moesaic::app

@@ -7,7 +7,7 @@
 namespace moesaic::app {
 
 struct LoadEvent {
-  std::string text;   // of the first choice
+  std::string text;   // the first choice's
   std::string error;  // the server's, or why this is no event of a completion; empty: none
   bool last = false;  // the answer is complete
 };

@@ -117,6 +117,7 @@ asio::awaitable<bool> Connection::receive_head() {
     if (!std::exchange(begun, true) && received().starts_with("\r\n")) buffer_.consume(2);
     const HeadScan::Found found = scan.scan(received());
     if (scan.size() <= app_.options.limits.header_bytes && found == HeadScan::Found::kNothing) continue;
+    head_only_ = received().starts_with("HEAD ");
     const bool taken = parser_->take_head(scan, received());
     buffer_.consume(scan.size());
     if (taken) {
@@ -133,7 +134,6 @@ void Connection::take_head() {
   RequestHead& head = parser_->head();
   version_ = head.version;
   keep_alive_ = parser_->keep_alive();
-  head_only_ = head.method == "HEAD";
   request_.method = head_only_ ? "GET" : std::move(head.method);
   request_.path = std::move(head.path);
   request_.authorization = bearer(head.authorization);

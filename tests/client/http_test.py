@@ -96,6 +96,15 @@ class Http(unittest.TestCase):
         self.assertEqual((status, body), (200, b""))
         self.assertIn("X-Request-Id", headers)
 
+    def test_an_answer_to_head_has_no_body(self):
+        """Not even a refusal of what is no request."""
+        for target, field, status in (("/nowhere", "X: y", 404), ("*", "X: y", 400), ("/", "Transfer-Encoding: gzip, chunked", 501),
+                                      ("/", "X: " + "y" * 100_000, 431), ("/" + "a" * 100_000, "X: y", 431)):
+            answer = self.raw(f"HEAD {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{field}\r\n\r\n".encode())
+            head, end, body = answer.partition(b"\r\n\r\n")
+            self.assertEqual((head.split()[1], end, body), (str(status).encode(), b"\r\n\r\n", b""))
+            self.assertRegex(head, rb"Content-Length: [1-9]")
+
     def test_time_of_steps(self):
         """The host's part of a step is less than the step: this server computes on the host."""
         self.server.post(CHAT, ask(max_tokens=8))

@@ -13,18 +13,18 @@
 #include "backend/cuda/runtime/bandwidth.h"
 #include "backend/cuda/runtime/device.h"
 #include "backend/cuda/runtime/device_guard.h"
+#include "backend/cuda/runtime/shared_limits.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {
 namespace {
 
-constexpr size_t kKilobyte = 1024, kHopperShared = 227 * kKilobyte, kLeastShared = 48;
+constexpr size_t kKilobyte = 1024, kLeastShared = 48;
 
-// CUDA's programming guide, "Technical Specifications per Compute Capability".
 size_t shared_per_block(int major, int minor) {
-  if (major == 8) return (minor == 0 || minor == 7 ? 163 : 99) * kKilobyte;
+  if (major == 8) return minor == 0 || minor == 7 ? kAmpereShared : kSmallestShared;
   if (major == 9 || major == 10 || major == 11) return kHopperShared;
-  return major >= 12 ? 99 * kKilobyte : 48 * kKilobyte;
+  return major >= 12 ? kSmallestShared : kLeastShared * kKilobyte;
 }
 
 Result<Features> ask(int device) {

@@ -18,6 +18,7 @@
 #include "backend/cuda/kernels/common/route.h"
 #include "backend/cuda/kernels/ptx/load.cuh"
 #include "backend/cuda/runtime/per_device.h"
+#include "backend/cuda/runtime/shared_limits.h"
 
 namespace moesaic::cuda {
 namespace {
@@ -143,6 +144,7 @@ int line_tiles(int lines) { return (lines + kTileLines - 1) / kTileLines; }
 
 Status router_in_tiles(const Router& p, cudaStream_t stream) {
   constexpr int kShared = kStages * kStageVectors * sizeof(float4);
+  static_assert(kShared <= kSmallestShared);
   static OncePerDevice prepared;
   const Status status =
       prepared.run([] { return set_attributes(router_tile_kernel, {.max_shared = kShared}); });

@@ -38,6 +38,7 @@
 #include <bit>
 
 #include "backend/cuda/kernels/sm90/attention_decode_join.cuh"
+#include "backend/cuda/runtime/shared_limits.h"
 
 namespace moesaic::cuda {
 namespace attention_decode {
@@ -270,6 +271,7 @@ Status run(const Attention& p, int kv_splits, cudaStream_t stream) {
   constexpr int kMostSlots = kWarps * R::kSlots;
   const int size = static_cast<int>(std::bit_ceil<unsigned>(kv_splits)),
             slots = kv_splits < kMostKvSplits ? kKvSplitPages : kMostSlots;
+  static_assert(shared(kMostKvSplits, kMostSlots) <= static_cast<int>(kHopperShared));
   static OncePerDevice prepared;
   const Status status = prepared.run([&] {
     return set_attributes(kernel, {.max_shared = static_cast<size_t>(shared(kMostKvSplits, kMostSlots)),

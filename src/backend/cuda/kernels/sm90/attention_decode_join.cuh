@@ -22,10 +22,12 @@ struct Inbox {
         stats(reinterpret_cast<Running*>(values + entries(size) * kSlice)),
         size(size),
         shift(shift) {}
-  __host__ __device__ static int entries(int size) { return kParts < size ? size : kParts; }
+  __host__ __device__ static constexpr int entries(int size) { return kParts < size ? size : kParts; }
   __device__ int owner(int part) const { return part & (size - 1); }
   __device__ int at(int part, int block) const { return (part >> shift << shift) + block; }
-  __host__ __device__ static int bytes(int size) { return size == 1 ? 0 : entries(size) * kEntryBytes; }
+  __host__ __device__ static constexpr int bytes(int size) {
+    return size == 1 ? 0 : entries(size) * kEntryBytes;
+  }
 };
 
 // Joins the warps' results, relative to the greatest of their maxima: each counts by[i].

@@ -33,6 +33,7 @@
 #include "backend/cuda/kernels/ptx/wgmma.cuh"
 #include "backend/cuda/kernels/sm90/attention.h"
 #include "backend/cuda/kernels/sm90/attention_prefill_load.cuh"
+#include "backend/cuda/runtime/shared_limits.h"
 
 namespace moesaic::cuda {
 namespace {
@@ -378,6 +379,7 @@ template <int D, bool kFp8>
 Status run(const Attention& p, cudaStream_t stream) {
   const auto kernel = attention_prefill_kernel<D, kFp8>;
   constexpr size_t kShared = sizeof(PrefillShared<D, kFp8>);
+  static_assert(kShared <= kHopperShared);
   static OncePerDevice prepared;
   const Status status = prepared.run([&] { return set_attributes(kernel, {.max_shared = kShared}); });
   if (!status.ok()) return status;

@@ -38,6 +38,7 @@
 #include "backend/cuda/kernels/common/word_sender.cuh"
 #include "backend/cuda/kernels/sm90/dense_decode.h"
 #include "backend/cuda/kernels/sm90/dense_decode_copy.cuh"
+#include "backend/cuda/runtime/shared_limits.h"
 
 namespace moesaic::cuda::sm90 {
 namespace {
@@ -364,6 +365,7 @@ template <class Source, int kTiles, class Epilogue>
 Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const Epilogue& epilogue,
                  cudaStream_t stream) {
   using T = TokenConfig<kTiles>;
+  static_assert(sizeof(DenseShared<kTiles>) + T::kMost <= kHopperShared);
   const auto kernel = dense_decode_kernel<Source, kTiles, Epilogue>;
   static PerDevice<int> prepared;
   const Result<int> most_clusters = prepared.get([&] { return prepare_kernel<T>(kernel); });

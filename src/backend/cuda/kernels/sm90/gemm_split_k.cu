@@ -36,6 +36,7 @@
 //          does.
 #include "backend/cuda/kernels/common/patience.cuh"
 #include "backend/cuda/kernels/sm90/gemm_split_k_parts.cuh"
+#include "backend/cuda/runtime/shared_limits.h"
 
 namespace moesaic::cuda::sm90 {
 namespace {
@@ -271,6 +272,7 @@ __global__ void __launch_bounds__(kSplitKThreads) gemm_split_k_kernel(const Spli
 
 template <bool kDown>
 Status split(const SplitKParams& p, cudaStream_t stream) {
+  static_assert(sizeof(SplitKShared) <= kHopperShared);
   static OncePerDevice prepared;
   const Status status = prepared.run(
       [] { return set_attributes(gemm_split_k_kernel<kDown>, {.max_shared = sizeof(SplitKShared)}); });

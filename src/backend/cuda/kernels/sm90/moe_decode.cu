@@ -55,6 +55,7 @@
 #include "backend/cuda/kernels/common/word_sender.cuh"
 #include "backend/cuda/kernels/sm90/moe_decode.h"
 #include "backend/cuda/kernels/sm90/moe_decode_consume.cuh"
+#include "backend/cuda/runtime/shared_limits.h"
 
 namespace moesaic::cuda::sm90 {
 namespace {
@@ -443,7 +444,7 @@ struct Configs {
 
 template <class C>
 Status prepare() {
-  static_assert(sizeof(MoeDecodeShared<C>) <= 232448, "of a CTA of sm_90");
+  static_assert(sizeof(MoeDecodeShared<C>) <= kHopperShared);
   static OncePerDevice prepared;
   return prepared.run([] {
     return set_attributes(moe_decode_kernel<C>,

@@ -1,156 +1,174 @@
 #!/usr/bin/env python3
-"""What the machine code of src/backend/cuda/kernels/sm120 is made of: for every compiled tile and architecture the block-scaled
-MMAs, the widths of loads, registers, local memory, and how far loads stand ahead of their use.
+"""What the CUDA kernels' machine code is made of: for each architecture the instructions that a kernel is there for, registers,
+static shared memory, and no local memory but what a table allows: none in the loops that multiply matrices.
 
-    tools/check_sass.py OBJECT...        object files or a program; prints a table in Markdown
-Exit status 1 where a tile lacks what docs/design/sm120.md promises, 77 where no cuobjdump is found (MOESAIC_CUOBJDUMP, PATH,
-/usr/local/cuda/bin)."""
-import os
+    tools/check_sass.py [--tiles] PROGRAM [ARCHITECTURE...]     a program or an object file; architectures as CMake names them,
+                                                                of which it must have the machine code (90a-real)
+--tiles prints a table of the block-scaled tiles in Markdown, how far loads stand ahead of their use among it.
+Exit status 1 where something is wrong, 77 where there is no cuobjdump (MOESAIC_CUOBJDUMP, PATH, /usr/local/cuda/bin, or
+build/disassembler, which tools/setup_disassembler.sh makes)."""
 import re
-import shutil
-import subprocess
 import sys
 
-ARCHITECTURES = ("sm_120a", "sm_121a", "sm_120f")
+import sass
+import sass_tiles
+
+MMA = r"[HIQO]MMA|[HQ]GMMA"  # a tensor core's; loops with one are hot
+SPILL = r"LDL|STL"  # loads and stores of local memory
 REGISTERS, MOST_REGISTERS = 65536, 255  # a multiprocessor's; the most of a thread
-WARPS = {"small": 4, "large": 8}  # small-M and large-M kernels
-EPILOGUES = {"SwiGluMx": "GEMM 1", "Store": "GEMM 2 and rows", "3Qkv": "QKV"}
-ELEMENTS = ("E2M1", "E4M3")  # quad_layout.h's
+UNBOUNDED_THREADS = 512  # a CTA's where a kernel has no launch bounds
+STATIC_SHARED, RESERVED_SHARED = 48 * 1024, 1024  # bytes; the latter are CUDA's own, from 9.0 on
 
 
-def cuobjdump():
-    """The tool's path, or None."""
-    for name in (os.environ.get("MOESAIC_CUOBJDUMP"), shutil.which("cuobjdump"), "/usr/local/cuda/bin/cuobjdump"):
-        if name and os.access(name, os.X_OK):
-            return name
-    return None
+def common(copies, *fp8):
+    """The kernels of kernels/common/: patterns of their mangled names, and of instructions that each must have."""
+    return {
+        r"\dgemm_small_m_kernelI": (r"HMMA\.16816\.F32",),
+        r"\dgemm_large_m_kernelI": (r"HMMA\.16816\.F32", r"LDGSTS"),
+        r"\dgemm_(small|large)_m_kernelINS0_11Mxfp8Source": fp8,
+        r"attention_portable_kernel\w+OwnPages": (r"HMMA\.16816\.F32\.BF16", copies),
+        r"attention_portable_kernel\w+PlainPages": (r"HMMA\.16816\.F32\.BF16", r"LDGSTS"),
+        r"router_tile_kernel": (r"LDGSTS\.E\.BYPASS\.128",),
+    }
 
 
-def dump(tool, option, architecture, path):
-    """What cuobjdump says of one architecture's code; it takes sm_120f for sm_120a too, and the other way about."""
-    done = subprocess.run([tool, option, "-arch", architecture, path], capture_output=True, text=True)
-    parts = [p for p in done.stdout.split("Fatbin elf code:") if f"arch = {architecture}\n" in p]
-    if done.returncode or not parts:
-        sys.exit(f"check_sass: {path}: {done.stderr.strip() or 'no code for ' + architecture}")
-    return "".join(parts)
+CP_ASYNC, BULK, E4M3 = r"LDGSTS\.E\.BYPASS\.128", r"UBLKCP", r"F2FP\.F16\.E4M3\.UNPACK_B"
+EARLY = {r"\d(gemm|attention|dense_decode|moe_decode|block_scaled)_\w*kernel": (r"ACQBULK",)}  # griddepcontrol.wait
+HOPPER = {
+    r"attention_decode_kernel": (r"HMMA\.16816\.F32", BULK, r"UCGABAR_ARV"),
+    r"attention_prefill_kernel": (r"HGMMA\.64x128x16\.F32\.BF16", BULK),
+    r"dense_decode_kernel": (r"HMMA\.16816\.F32", BULK, r"UCGABAR_ARV"),
+    r"gemm_split_k_kernel": (r"HMMA\.16816\.F32", BULK),
+    r"gemm_wgmma_kernel": (r"[HQ]GMMA\.64x", BULK, r"LDGSTS\.E\.BYPASS\.128"),
+    r"gemm_wgmma_kernel\w+Fp8SlabWeights": (r"QGMMA\.64x\d+x32\.F32\.E5M2\.E4M3",),
+    r"moe_decode_kernel": (r"HMMA\.16816\.F32", BULK),
+}
+# For each family of code: sm_12 is all of 12.x, whose common kernels and tiles are compiled apart.
+FAMILIES = {
+    "sm_80": common(CP_ASYNC),
+    "sm_86": common(CP_ASYNC),
+    "sm_87": common(CP_ASYNC),
+    "sm_89": common(CP_ASYNC, E4M3),
+    "sm_90": common(BULK, E4M3) | EARLY | HOPPER,
+    "sm_100": common(BULK, E4M3) | EARLY,
+    "sm_103": common(BULK, E4M3) | EARLY,
+    "sm_12": common(BULK, E4M3) | EARLY | {r"block_scaled_(small|large)_m_kernel": (r"QMMA\.SF\.16832", BULK)},
+}
+# Kernels that may use local memory: in which families (a pattern), bytes of stack, accesses in a loop that multiplies matrices,
+# and why. As nvcc 13.0 compiles them, the largest of a row's kernels.
+ANY, AMPERE, BLACKWELL = r".*", r"sm_8\d", r"sm_10\d|sm_12"
+FULL = "ptxas reads shared memory ahead until 255 registers do not suffice; other ways to write the loop spill as much"
+EMULATED = "the instruction is emulated where it does not exist, for tests"
+HEAD_128 = "heads of 128: q, a span's sums and all spans' sums take 160 registers; gpt-oss has heads of 64"
+FULL_CTA = "1,024 threads, so 64 registers each"
+LOCAL = [
+    (AMPERE, r"\dgemm_large_m_kernel\w+Li128E", 32, 6, FULL),
+    ("sm_90", r"\dgemm_large_m_kernel\w+Li128E", 32, 7, FULL),
+    (r"sm_10\d", r"\dgemm_large_m_kernel\w+Li128E", 16, 4, FULL),
+    ("sm_12", r"\dgemm_large_m_kernel\w+Li128E", 48, 9, FULL),
+    (r"sm_10\d", r"\dgemm_small_m_kernelINS0_11Mxfp4SourceELi4ENS0_3Qkv", 8, 0, "128 registers, for two CTAs"),
+    (AMPERE, r"attention_portable_kernel\w+Pages", 24, 0, HEAD_128),
+    (ANY, r"attention_portable_kernel\w+OwnPagesILi128ELb0", 24, 0, HEAD_128),
+    (AMPERE, r"attention_portable_kernel\w+OwnPagesILi128ELb1", 80, 6, HEAD_128),
+    ("sm_90", r"attention_portable_kernel\w+OwnPagesILi128ELb1", 88, 9, HEAD_128),
+    ("sm_90", r"attention_prefill_kernelILi128E", 112, 53, HEAD_128),
+    ("sm_90", r"gemm_split_k_kernelILb1E", 48, 5, "128 registers of 512 threads"),
+    ("sm_90", r"gemm_split_k_kernelILb0E", 8, 0, "128 registers of 512 threads"),
+    ("sm_90", r"gemm_wgmma_kernel\w+SlabWeights\w+WgmmaSwiGlu", 96, 0, "the addresses of other ranks are indexed"),
+    (r"sm_90|sm_10\d", r"block_scaled_(small|large)_m_kernel", 88, 42, EMULATED),
+    (r"sm_8\d|sm_90", r"route_kernel", 184, 0, FULL_CTA + "; 32 scores a lane, as for 1,024 experts"),
+    (BLACKWELL, r"route_kernel", 128, 0, FULL_CTA + "; 32 scores a lane, as for 1,024 experts"),
+    (BLACKWELL, r"choose_kernel", 32, 0, "weights are read before the predecessor has ended"),
+    (ANY, r"\d+sample(_in_cluster)?_kernel", 40, 0, FULL_CTA),
+    (AMPERE, r"join_inputs_kernel", 8, 0, "40 registers"),
+    ("sm_12", r"fuse_taps_kernel", 8, 0, "40 registers"),
+    (ANY, r"receive_kernel", 64, 0, "the columns of ranks are indexed"),
+    (ANY, r"rotations_kernel", 40, 0, "CUDA's sine and cosine in double precision"),
+    (ANY, r"(repack|slab)_kernel", 320, 0, "a block's codes are indexed, when a model is loaded"),
+]
 
 
-class Tile:
-    """A kernel by its mangled name: template arguments and epilogue."""
-
-    def __init__(self, symbol):
-        self.kind = re.search(r"block_scaled_(small|large)_m_kernel", symbol).group(1)
-        numbers = [int(n) for n in re.findall(r"Li(\d+)E", symbol)]
-        self.epilogue = next(text for name, text in EPILOGUES.items() if name in symbol)
-        self.weights = ELEMENTS[int(re.search(r"ElementE(\d)E", symbol).group(1))]
-        if self.kind == "small":
-            groups, self.weight_tiles = numbers
-            self.tokens, self.groups, self.copies = 8 * groups, groups, self.weight_tiles
-        else:
-            self.tokens, self.weight_tiles, _ = numbers
-            self.groups, self.copies = self.tokens // 8 * self.weight_tiles // WARPS["large"], 1
-
-    def key(self):
-        return (self.weights, self.epilogue, self.tokens, self.weight_tiles)
-
-    def text(self):
-        return f"{self.weights} x E4M3, {self.epilogue}, {self.tokens} tokens x {32 * self.weight_tiles} rows"
-
-    def mma(self):
-        """The instruction."""
-        return f"QMMA.SF.16832.F32.{self.weights}.E4M3.E8"
+def family(architecture):
+    """sm_90a: sm_90; sm_121a: sm_12."""
+    return "sm_12" if architecture.startswith("sm_12") else architecture.rstrip("af")
 
 
-def reads(line, register):
-    """Whether the instruction uses R<register> as a source (roughly: not as its first operand)."""
-    operands = line.split(None, 1)[1] if " " in line else ""
-    sources = operands if line.startswith(("ST", "RED", "ATOM")) else operands.partition(",")[2]
-    return re.search(rf"\bR{register}(?!\d)", sources) is not None
+def allowed(kernel, local):
+    """Bytes of stack and accesses in hot loops."""
+    rows = [row for row in local if re.fullmatch(row[0], family(kernel.architecture)) and re.search(row[1], kernel.symbol)]
+    return max((row[2] for row in rows), default=0), max((row[3] for row in rows), default=0)
 
 
-def distance(lines, at):
-    """Instructions between a 16-byte load and the first use of what it loads, in the order of the code."""
-    first = int(re.search(r"\bR(\d+)", lines[at]).group(1))
-    for i in range(at + 1, len(lines)):
-        if any(reads(lines[i], r) for r in range(first, first + 4)):
-            return i - at
-    return len(lines) - at
+def faults_of(kernel, local):
+    """What is wrong with a kernel, a line each."""
+    stack, accesses = allowed(kernel, local)
+    used = kernel.stack + kernel.local
+    if used > stack:
+        yield f"{used} bytes of local memory, {stack} are allowed"
+    if not used and kernel.count(SPILL):
+        yield "local memory, but no stack"
+    if kernel.count(MMA):
+        loops = kernel.innermost_loops(MMA)
+        if not loops:
+            yield "it multiplies matrices, but not in a loop"
+        if (most := max((kernel.count(SPILL, loop) for loop in loops), default=0)) > accesses:
+            yield f"{most} accesses of local memory in a loop that multiplies matrices, {accesses} are allowed"
+    threads = kernel.threads or UNBOUNDED_THREADS
+    if kernel.registers > MOST_REGISTERS or -(-kernel.registers // 8) * 8 * threads > REGISTERS:
+        yield f"{kernel.registers} registers of {threads} threads"
+    if kernel.shared > STATIC_SHARED + RESERVED_SHARED:
+        yield f"{kernel.shared} bytes of static shared memory"
+    for pattern, instructions in FAMILIES.get(family(kernel.architecture), {}).items():
+        if re.search(pattern, kernel.symbol):
+            yield from (f"no {i}" for i in instructions if not kernel.count(i))
 
 
-def instructions(sass):
-    """{symbol: [instruction without predicate]}"""
-    kernels, lines = {}, None
-    for text in sass.splitlines():
-        if name := re.match(r"\s*Function : (\S+)", text):
-            lines = kernels.setdefault(name.group(1), [])
-        elif (code := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", text)) and lines is not None:
-            lines.append(re.sub(r"^@!?U?P\w+\s+", "", code.group(1)))
-    return kernels
+def missing(kernels, architectures):
+    """What a program should have and has not."""
+    found = {k.architecture for k in kernels}
+    wanted = {"sm_" + a.removesuffix("-real") for a in architectures if not a.endswith("-virtual")}
+    yield from (f"{a}: no machine code" for a in sorted(wanted - found))
+    for name in sorted({family(a) for a in found}):
+        if name not in FAMILIES:
+            yield f"{name}: no row in FAMILIES of tools/check_sass.py says what its kernels must have"
+        symbols = [k.symbol for k in kernels if family(k.architecture) == name]
+        yield from (f"{name}: no kernel {p}" for p in FAMILIES.get(name, {}) if not any(re.search(p, s) for s in symbols))
 
 
-def usage(text):
-    """{symbol: (registers, stack bytes, local bytes, static shared bytes)}"""
-    found = re.findall(r"Function (\S+):\s*REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", text)
-    return {name: tuple(int(n) for n in (reg, stack, local, shared)) for name, reg, stack, shared, local in found}
+def check(kernels, architectures=(), local=None):
+    """All faults, a line each."""
+    local = LOCAL if local is None else local
+    faults = list(missing(kernels, architectures))
+    for kernel in kernels:
+        wrong = list(faults_of(kernel, local)) + list(sass_tiles.faults_of(kernel))
+        faults += [f"{kernel.architecture} {kernel.symbol}: {w}" for w in wrong]
+    return faults
 
 
-def measure(tool, architecture, path):
-    """Rows of the table, each with what is wrong with it."""
-    used = usage(dump(tool, "-res-usage", architecture, path))
-    for symbol, lines in instructions(dump(tool, "-sass", architecture, path)).items():
-        if not re.search(r"block_scaled_(small|large)_m_kernel", symbol):
-            continue
-        tile = Tile(symbol)
-        registers, stack, local, _ = used[symbol]
-        count = lambda pattern: sum(1 for l in lines if re.match(pattern, l))
-        instruction = tile.mma()
-        mma = count(re.escape(instruction))
-        shared_loads = [i for i, l in enumerate(lines) if re.match(r"LDS\.128", l)]
-        global_loads = [i for i, l in enumerate(lines) if re.match(r"LDG\.E\.128(?!\.STRONG)", l)]  # the work tile is STRONG
-        steps = 4 * tile.copies
-        weight_loads = 4 * tile.copies * (2 if tile.weights == "E4M3" else 1)
-        token_loads = 2 * tile.groups
-        blocks = REGISTERS // (-(-registers // 8) * 8 * 32 * WARPS[tile.kind])
-        wrong = []
-        if mma != steps * 2 * tile.groups:
-            wrong.append(f"{mma} {instruction}, expected {steps * 2 * tile.groups}")
-        if local or stack or count(r"(LDL|STL)"):
-            wrong.append("local memory")
-        if registers > MOST_REGISTERS:
-            wrong.append(f"{registers} registers")
-        if len(shared_loads) < weight_loads:
-            wrong.append(f"{len(shared_loads)} 16-byte loads of weights, expected {weight_loads}")
-        if tile.kind == "small" and len(global_loads) < token_loads:
-            wrong.append("tokens are not loaded 16 bytes at a time")
-        if not count(r"UBLKCP"):
-            wrong.append("no bulk copy")
-        if tile.tokens <= 32 and blocks < 2:
-            wrong.append(f"registers for {blocks} blocks a multiprocessor")
-        ahead = [min((distance(lines, i) for i in loads), default="") for loads in (shared_loads, global_loads)]
-        if 1 in ahead:
-            wrong.append("a 16-byte load is used by the next instruction")
-        yield tile, (f"{mma / steps:g}", len(shared_loads), ahead[0], len(global_loads), ahead[1], registers,
-                     local + stack, blocks), wrong
-
-
-def main(paths):
-    tool = cuobjdump()
+def main(arguments):
+    """The exit status."""
+    tiles = "--tiles" in arguments
+    paths = [a for a in arguments if a != "--tiles"]
+    if not paths:
+        sys.exit(__doc__)
+    path, *architectures = paths
+    tool = sass.cuobjdump()
     if tool is None:
         print("check_sass: no cuobjdump here")
         return 77
-    failed, tiles = [], 0
-    print("| architecture | tile | MMAs a k step and warp | LDS.128 | least distance to use | LDG.128 | least distance "
-          "to use | registers | local bytes | blocks an SM, by registers |\n| --- | --- |" + " ---: |" * 8)
-    for architecture in ARCHITECTURES:
-        rows = [row for path in paths for row in measure(tool, architecture, path)]
-        tiles += len(rows)
-        for tile, measured, wrong in sorted(rows, key=lambda r: r[0].key()):
-            print(f"| {architecture} | {tile.text()} | " + " | ".join(str(m) for m in measured) + " |")
-            failed += [f"{architecture} {tile.text()}: {w}" for w in wrong]
-    if not tiles:
-        failed.append("no block-scaled kernel for " + " or ".join(ARCHITECTURES))
-    print("\n".join(failed), file=sys.stderr, end="\n" if failed else "")
-    return 1 if failed else 0
+    try:
+        kernels = sass.read(tool, path)
+    except (OSError, ValueError) as error:
+        sys.exit(f"check_sass: {error}")
+    if tiles:
+        sass_tiles.print_table(kernels)
+    for architecture in sorted({k.architecture for k in kernels}):
+        code = [k for k in kernels if k.architecture == architecture]
+        print(f"{architecture}: {len(code)} kernels, {sum(k.count(MMA) > 0 for k in code)} multiply matrices, "
+              f"{sum(k.stack + k.local > 0 for k in code)} have local memory")
+    faults = check(kernels, architectures)
+    print("\n".join(faults), file=sys.stderr, end="\n" if faults else "")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

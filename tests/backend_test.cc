@@ -325,6 +325,33 @@ TEST_P(BackendTest, DamagedWeightsAreRefused) {
   }
 }
 
+// A query, key or value leaves float's range: the cache's integers must not make a number of it.
+TEST_P(BackendTest, AnOverflowBeforeAttentionIsAnError) {
+  MatrixView& (*const matrices[])(LayerWeights&) = {[](LayerWeights& l) -> MatrixView& { return l.q; },
+                                                    [](LayerWeights& l) -> MatrixView& { return l.k; },
+                                                    [](LayerWeights& l) -> MatrixView& { return l.v; }};
+  for (const auto of : matrices) {
+    ModelWeights w = weights_;
+    MatrixView& m = of(w.layers[0]);
+    ASSERT_EQ(m.format, Format::kBF16);
+    std::vector<std::byte> damaged(m.data, m.data + m.rows * m.row_stride);
+    constexpr uint16_t kHuge = 0x7F61;  // 3e38
+    for (size_t at = 0; at < static_cast<size_t>(m.row_stride); at += sizeof kHuge)
+      std::memcpy(&damaged[at], &kHuge, sizeof kHuge);
+    m.data = damaged.data();
+    const auto backend = load_backend(GetParam(), config_, w);
+    ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPageTokens, .full_pages = 1, .window_pages = 1}).ok());
+    std::vector<float> logits(static_cast<size_t>(config_.vocab));
+    const std::vector<int32_t> tokens = {1};
+    TestSequence sequence{tokens, {0}};
+    Batch batch;
+    sequence.add(batch, 1);
+    const Status status = forward(*backend, config_, batch, logits);
+    EXPECT_EQ(status.code(), StatusCode::kInternal);
+    EXPECT_NE(status.message().find("layer 0"), std::string::npos) << status.message();
+  }
+}
+
 // A NaN or an infinity in a matrix, whatever the matrix is converted to: no quantiser makes a number of it.
 TEST_P(BackendTest, AMatrixThatIsNotFiniteIsRefused) {
   const std::pair<const char*, MatrixView& (*)(ModelWeights&)> matrices[] = {

@@ -52,7 +52,7 @@ void CpuBackend::qkv(int index) {
   const Timer timer(*this, kQkv, index, layer.qkv.bytes() + layer.qkv_adapter.bytes(),
                     2.0 * batch_.rows() * layer.qkv.panels * kPanel * layer.qkv.cols);
   norm_rows(layer.attn_norm, index, "qkv");
-  ops_.qkv(layer, rows_of(index), normed_.data());
+  if (!ops_.qkv(layer, rows_of(index), normed_.data())) fail(index, "qkv");
 }
 
 void CpuBackend::attend(int index) {

@@ -96,6 +96,13 @@ void rope(float* x, int heads, int head_dim, const float* cosine, const float* s
   }
 }
 
+// Anything else times 0 is NaN.
+bool finite(const float* x, int64_t n) {
+  F16 zero = {};
+  for (int64_t i = 0; i < n; i += 16) zero = fma(load<F16>(x + i), splat(0.0f), zero);
+  return reduce_add(zero) == 0.0f;
+}
+
 inline float amax(const float* x, int n) {
   F16 top = splat(1e-20f);
   for (int i = 0; i < n; i += 16) top = max(top, abs(load<F16>(x + i)));
@@ -143,6 +150,7 @@ const Kernels MOESAIC_JOIN(kKernels_, MOESAIC_ISA) = {
     .swiglu_tile = swiglu_tile,
     .combine = combine,
     .rope = rope,
+    .finite = finite,
     .quantize_int8 = quantize_int8,
     .quantize_int16 = quantize_int16,
     .attend = attend,

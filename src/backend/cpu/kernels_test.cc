@@ -6,8 +6,10 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "backend/cpu/kv_cache.h"
 #include "backend/cpu/test_matrices.h"
@@ -431,6 +433,22 @@ std::vector<float> through_int16(const Kernels& kernels, const float* x, int n) 
   std::vector<float> y(n);
   for (int i = 0; i < n; ++i) y[i] = scale * q[i];
   return y;
+}
+
+TEST_P(KernelTest, FiniteRows) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const int n : {16, 48, 160}) {
+    std::vector<float> x = normal(n);
+    x[0] = std::numeric_limits<float>::max(), x[1] = -x[0], x[2] = std::numeric_limits<float>::denorm_min();
+    EXPECT_TRUE(kernels_.finite(x.data(), n));
+    for (const float odd : {kInfinity, -kInfinity, std::nanf("")}) {
+      for (int i = 0; i < n; ++i) {
+        const float was = std::exchange(x[i], odd);
+        EXPECT_FALSE(kernels_.finite(x.data(), n)) << i;
+        x[i] = was;
+      }
+    }
+  }
 }
 
 TEST_P(KernelTest, QuantizeVector) {

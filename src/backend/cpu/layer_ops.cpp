@@ -1,6 +1,7 @@
 #include "backend/cpu/layer_ops.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "base/error.h"
@@ -27,7 +28,7 @@ void LayerOps::turn(const RopeTable& rope, int head_dim, std::span<const LayerRo
   });
 }
 
-void LayerOps::rotate(const Layer& layer, int64_t index) {
+bool LayerOps::rotate(const Layer& layer, int64_t index) {
   const LayerShape& s = layer.shape;
   const int half = s.head_dim / 2, head_dim = s.head_dim;
   float* q = qkv_.data() + index * layer.qkv_width();
@@ -36,6 +37,8 @@ void LayerOps::rotate(const Layer& layer, int64_t index) {
   const float* sine = sine_.data() + index * half;
   kernels_.rope(q, s.heads, head_dim, cosine, sine);
   kernels_.rope(k, s.kv_heads, head_dim, cosine, sine);
+  const bool finite = kernels_.finite(q, layer.qkv_width());
+  if (!finite) std::fill_n(q, layer.qkv_width(), 0.0f);
   const float softmax_scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   for (int h = 0; h < s.heads; ++h) {
     const int64_t at = index * s.heads + h;
@@ -44,6 +47,7 @@ void LayerOps::rotate(const Layer& layer, int64_t index) {
         softmax_scale * kernels_.quantize_int8(q + h * head_dim, head_dim, q_.data() + at * head_dim, &sum);
     q_bias_[at] = -kernels_.weight_offset * sum;
   }
+  return finite;
 }
 
 void LayerOps::append(Layer& layer, const LayerRow& row, int64_t index, int kv_head) {
@@ -54,7 +58,7 @@ void LayerOps::append(Layer& layer, const LayerRow& row, int64_t index, int kv_h
                   k + padded(s.kv_size()));
 }
 
-void LayerOps::qkv(Layer& layer, std::span<const LayerRow> rows, const float* normed) {
+bool LayerOps::qkv(Layer& layer, std::span<const LayerRow> rows, const float* normed) {
   const int64_t width = layer.qkv_width();
   qkv_.resize(rows.size() * width);
   q_.resize(rows.size() * layer.shape.q_size());
@@ -68,17 +72,19 @@ void LayerOps::qkv(Layer& layer, std::span<const LayerRow> rows, const float* no
     for (int head = first; head < end; ++head) append(layer, rows[row], row, head);
   };
   const int64_t chunks = chunks_of(count);
+  std::atomic<bool> finite{true};
   pool_.for_each(count, [&](int64_t row, int) {
-    rotate(layer, row);
+    if (!rotate(layer, row)) finite.store(false, std::memory_order_relaxed);
     if (chunks == 1) append_heads(row, 0, layer.shape.kv_heads);
   });
-  if (chunks == 1) return;
+  if (chunks == 1) return finite.load();
   // A page's tokens share cache lines, so one thread stores neighbouring ones of a head.
   pool_.for_each(chunks * layer.shape.kv_heads, [&](int64_t item, int) {
     const int64_t first = item % chunks * kRowsAtATime, end = std::min<int64_t>(first + kRowsAtATime, count);
     const int head = static_cast<int>(item / chunks);
     for (int64_t row = first; row < end; ++row) append_heads(row, head, head + 1);
   });
+  return finite.load();
 }
 
 // out: of the rank's first head.

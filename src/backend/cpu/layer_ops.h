@@ -48,8 +48,9 @@ class LayerOps {
   void linear(const PackedMatrix& m, const float* x, int rows, const Store& to) {
     products_.linear(m, x, rows, to);
   }
-  // normed: [rows, layer.qkv.cols]. K and V of every row go to the layer's cache.
-  void qkv(Layer& layer, std::span<const LayerRow> rows, const float* normed);
+  // normed: [rows, layer.qkv.cols]. K and V of every row go to the layer's cache. False: a query, key or
+  // value is NaN or infinite, which integers could not say; 0 stands for its row.
+  [[nodiscard]] bool qkv(Layer& layer, std::span<const LayerRow> rows, const float* normed);
   void attend(const Layer& layer, std::span<const LayerRow> rows);
   // x += the output projection of the rows that were attended to.
   void project(const Layer& layer, int rows, float* x);
@@ -59,7 +60,7 @@ class LayerOps {
   int64_t active_experts() const { return experts_.active_experts(); }  // in the last mlp()
 
  private:
-  void rotate(const Layer& layer, int64_t index);
+  bool rotate(const Layer& layer, int64_t index);
   void append(Layer& layer, const LayerRow& row, int64_t index, int kv_head);
   void attend_row(const Layer& layer, const LayerRow& row, int kv_head, float* out);
   void route(const Layer& layer, int rows, const float* normed, const RouterSeen& seen);

@@ -116,7 +116,7 @@ class LayerOpsForms : public testing::TestWithParam<Form> {
     EXPECT_EQ(loader.load(form.shape, random.weights, random.adapter, "layer", layer).message(), "");
     layer.kv = KvCache::allocate(kPages, form.shape.kv_heads, form.shape.head_dim).value();
     ops.turn(rope, form.shape.head_dim, rows);
-    ops.qkv(layer, rows, u.data());
+    EXPECT_TRUE(ops.qkv(layer, rows, u.data()));
     ops.attend(layer, attended);
     ops.project(layer, static_cast<int>(std::ssize(attended)), out.got.data());
     EXPECT_TRUE(ops.mlp(layer, static_cast<int>(std::ssize(attended)), normed.data(), out.got.data()).ok());

@@ -159,8 +159,8 @@ struct Kernels {
   void (*rope)(float* x, int heads, int head_dim, const float* cosine, const float* sine);
   // No NaN and no infinity. n is a multiple of 16.
   bool (*finite)(const float* x, int64_t n);
-  // Of finite values: integers of magnitude at most 127 or kVLimit, x = scale * q, to nearest even; return
-  // the scale. n is a multiple of 16; *sum is the sum of the integers.
+  // Integers of magnitude at most 127 or kVLimit, x = scale * q, to nearest even; return the scale. x is
+  // finite, n a multiple of 16; *sum is the sum of the integers.
   float (*quantize_int8)(const float* x, int n, int8_t* q, int32_t* sum);
   float (*quantize_int16)(const float* x, int n, int16_t* q);
   void (*attend)(const AttendTask& task);

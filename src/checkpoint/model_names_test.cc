@@ -182,22 +182,22 @@ TEST_F(Stores, OllamaNames) {
 
 TEST_F(Stores, RevisionsOfARepository) {
   const std::string folder = "hub/models--a--b/", config = R"({"model_type": "gpt_oss"})";
-  for (const std::string commit : {"c1", "c2", "c3"}) {
-    put(folder + "snapshots/" + commit + "/config.json", config);
-    put(folder + "snapshots/" + commit + "/model.safetensors");
+  const auto snapshot = [&](const std::string& commit) { return folder + "snapshots/" + commit; };
+  for (const char* commit : {"c1", "c2", "c3"}) {
+    put(snapshot(commit) + "/config.json", config);
+    put(snapshot(commit) + "/model.safetensors");
   }
-  const auto snapshot = [&](const char* commit) { return path(folder + "snapshots/" + commit); };
   put(folder + "refs/main", "c1"), put(folder + "refs/v2", "c2");
-  EXPECT_EQ(found("a/b"), snapshot("c1"));
-  EXPECT_EQ(found("a/b@main"), snapshot("c1"));
-  EXPECT_EQ(found("a/b@v2"), snapshot("c2"));
-  EXPECT_EQ(found("a/b@c3"), snapshot("c3"));
+  EXPECT_EQ(found("a/b"), path(snapshot("c1")));
+  EXPECT_EQ(found("a/b@main"), path(snapshot("c1")));
+  EXPECT_EQ(found("a/b@v2"), path(snapshot("c2")));
+  EXPECT_EQ(found("a/b@c3"), path(snapshot("c3")));
   EXPECT_NE(found("a/b@v3").find("no complete snapshot of v3; get it again: moesaic pull a/b@v3"),
             std::string::npos)
       << found("a/b@v3");
   put(folder + "blobs/x.incomplete");
   EXPECT_NE(found("a/b@c3").find("no complete snapshot"), std::string::npos) << "it may be c3's";
-  EXPECT_EQ(found("a/b@v2"), snapshot("c2"));
+  EXPECT_EQ(found("a/b@v2"), path(snapshot("c2")));
 }
 
 TEST_F(Stores, OllamaModelsAreListedAndAStoreIsAPath) {

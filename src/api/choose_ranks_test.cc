@@ -173,6 +173,7 @@ TEST_F(SettleRanks, OnGpus) {
   EXPECT_EQ(settled_on_gpus("cuda", wanted, 2).device, "cuda:0,1");
   EXPECT_EQ(settled_on_gpus("cuda:1", wanted, 3).device, "cuda:1,2");
   EXPECT_EQ(settled_on_gpus("cuda:2,0", wanted, 3).device, "cuda:2,0");
+  EXPECT_EQ(settled_on_gpus("cuda:2,0", wanted, 3).options.devices, (std::vector<int>{2, 0}));
   EXPECT_EQ(settled_on_gpus("cuda:2", wanted, 3).options.tp, 1);
   for (const char* absent : {"cuda:7", "cuda:0,7"}) {  // create_backend() says what is wrong
     EXPECT_EQ(settled_on_gpus(absent, wanted, 3).device, absent);

@@ -27,6 +27,12 @@ class TestRank final : public IdleBackend {
   TestRank(RankPlace place, std::shared_future<void> release)
       : place_(std::move(place)), release_(std::move(release)) {}
 
+  Status load(const ModelConfig&, const ModelWeights&, const LoadProgress& progress) override {
+    for (int part = 1; part <= kParts; ++part) {
+      if (!progress(part, kParts)) return {StatusCode::kCancelled, "cancelled"};
+    }
+    return {};
+  }
   void moe(int) override {
     const bool second = ++steps_ == 2;
     if (second && manner == Manner::kThrows) throw std::runtime_error("a rank that throws");
@@ -45,6 +51,7 @@ class TestRank final : public IdleBackend {
     return {};
   }
 
+  static constexpr int kParts = 3;
   Manner manner = Manner::kGood;
 
  private:
@@ -101,6 +108,23 @@ class ParallelBackendTest : public testing::Test {
   std::unique_ptr<Backend> backend_;
   std::vector<float> logits_;
 };
+
+TEST_F(ParallelBackendTest, TellsHowMuchIsLoadedAndStopsWhereItIsToldTo) {
+  for (const bool goes_on : {true, false}) {
+    make(2, Manner::kGood);
+    std::vector<int> told;
+    const Status status =
+        backend_->load({.hidden = kWidth, .intermediate = kWidth, .kv_heads = 2, .vocab = kWidth}, {},
+                       [&](int done, int total) {
+                         EXPECT_EQ(total, TestRank::kParts);
+                         told.push_back(done);
+                         return goes_on;
+                       });
+    EXPECT_EQ(status.code(), goes_on ? StatusCode::kOk : StatusCode::kCancelled) << status.message();
+    ASSERT_FALSE(told.empty());
+    EXPECT_TRUE(!goes_on || told.back() == TestRank::kParts) << told.back();
+  }
+}
 
 TEST_F(ParallelBackendTest, ARankThatThrowsOrFailsEndsOneStep) {
   for (const Manner manner : {Manner::kThrows, Manner::kFails}) {

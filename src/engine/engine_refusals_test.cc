@@ -27,6 +27,12 @@ TEST_P(EngineRefusals, RefusesWhatItCannotServe) {
   EXPECT_TRUE(e.idle());
 }
 
+TEST_P(EngineRefusals, ZeroIsTheModelsContext) {
+  Engine e = Engine::create(*backend_, config_, {.context = 0}).value();
+  EXPECT_TRUE(e.submit(prompt(config_.max_context - 1, 1), {}, quiet()).ok());
+  EXPECT_FALSE(e.submit(prompt(config_.max_context, 1), {}, quiet()).ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, EngineRefusals, kHostBackends, backend_name);
 
 }  // namespace

@@ -75,6 +75,8 @@ TEST(SchemaKeywords, Not) {
             "json_schema: no JSON value satisfies the schema, as far as it can be followed");
   EXPECT_EQ(failure(R"({"not": {"uniqueItems": true}})"),
             "json_schema: not: such a schema cannot be excluded");
+  EXPECT_EQ(failure(R"({"not": {"prefixItems": [{"type": "null"}]}})"),
+            "json_schema: not: such a schema cannot be excluded");
 }
 
 TEST(SchemaKeywords, OneOfHoldsOnce) {

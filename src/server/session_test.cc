@@ -217,6 +217,14 @@ TEST_F(SessionTest, TrailersAndExtensionsCountAgainstTheHeaderLimit) {
   EXPECT_EQ(statuses({chunked(ones + "0\r\n\r\n" + kNext)}), "503 200 ");
 }
 
+TEST_F(SessionTest, RequestsAreCounted) {
+  talk({get(kHost) + get(kHost)});
+  const std::string metrics = talk({get(kHost, "/metrics")});
+  EXPECT_NE(metrics.find("moesaic:http_requests_total{route=\"/health\",status=\"200\"} 2\n"),
+            std::string::npos)
+      << metrics;
+}
+
 TEST_F(SessionTest, Keys) {
   options_.api_keys = {"secret"};
   for (const char* key : {"Bearer secret", "bearer secret", "BEARER   secret", "bEaReR \t secret  "})

@@ -56,7 +56,7 @@ std::string made_generation_config(const ModelConfig& c, const std::vector<std::
   return json.dump(2) + "\n";
 }
 
-// Of GGUF's metadata or a folder's files, as it stands there.
+// The template of GGUF's metadata or of a folder's files, as it stands there.
 Result<std::string> stored_template(const TokenizerSource& source) {
   if (!source.chat_template.empty()) return source.chat_template;
   ASSIGN_OR_RETURN(std::string text, beside(source, "chat_template.jinja"));

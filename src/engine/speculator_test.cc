@@ -21,7 +21,7 @@ class GuessingHead final : public Drafter {
   void end(uint64_t, std::span<const int32_t>, int) override {}
 
   static constexpr int32_t kGuess = 5;
-  double seconds = 0;  // of a draft behind a step
+  double seconds = 0;  // taken by a draft behind a step
   int skipped = 0;
 };
 
@@ -154,7 +154,7 @@ TEST(Speculator, RestsWhereTheDrafterTakesTooLong) {
   }
 }
 
-// What came of a request's last draft is seen when it ends.
+// A request's last draft is compared with its end.
 TEST(Speculator, LearnsFromTheLastDraftOfARequest) {
   Speculator speculator(std::make_unique<GuessingHead>(), 0);
   for (int i = 0; i < 3; ++i) {

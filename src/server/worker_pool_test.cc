@@ -21,7 +21,7 @@ constexpr Clock::time_point kLater(std::chrono::hours(24 * 365 * 10));  // after
 // Coroutines that wait for the pool, on a thread of their own as the sockets' are.
 class WorkerPoolTest : public testing::Test {
  protected:
-  ~WorkerPoolTest() override {
+  ~WorkerPoolTest() override {  // NOLINT(bugprone-exception-escape): there is a thread to join
     guard_.reset();
     thread_.join();
     pool_.stop();

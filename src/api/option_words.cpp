@@ -26,7 +26,6 @@ constexpr std::array kWords = {
     Words{"--kv-dtype", "options.kv_dtype"},
     Words{"--kv-host", "options.kv_host"},
     Words{"--kv-tokens", "options.kv_tokens"},
-    Words{"--lora-scale", "options.lora"},
     Words{"--lora", "options.lora"},
     Words{"--max-batch", "options.max_batch"},
     Words{"--max-rows", "options.max_rows"},

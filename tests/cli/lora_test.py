@@ -56,6 +56,11 @@ class Lora(Cli):
         self.refused(1, ["have rank 3", "says 5"], "run", "-m", MODEL, "-p", "a", "--lora", other)
         self.refused(1, ["LoRA adapter for owner/base", "-m owner/base --lora"], "run", "-m", adapter("only"), "-p", "a")
 
+    def test_a_server_names_the_option_too(self):
+        done = self.moesaic("serve", "-m", MODEL, "--port", 0, "--log", "quiet", "--lora", FOLDER / "none")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"(?m)^moesaic: --lora: \S+none: no such adapter folder$")
+
     def test_beside_the_model(self):
         folder = FOLDER / "both"
         shutil.copytree(MODEL, folder)

@@ -66,6 +66,51 @@ __device__ inline void finish(const SwiGlu& e, const SwiGluReady& ready, int wei
   }
 }
 
+// Of a weight tile's pair: its head, counted on from Q's to K's and V's, and its first dimension; the other
+// one is head_dim / 2 behind.
+struct HeadPart {
+  int head, d;
+  __device__ HeadPart(const Qkv& e, int weight_tile, int pair) {
+    const int head_bits = e.head_dim / 64;  // 32, 64, 128: 1, 2, 4 weight tiles
+    head = weight_tile >> head_bits;
+    d = (weight_tile & ((1 << head_bits) - 1)) * (kWeightTileRows / 2) + pair;
+  }
+};
+// Where dimension d of a row's head goes. Eight dimensions from a multiple of 8 stand together, but not of V.
+// slot: the row's.
+__device__ inline __nv_bfloat16* query_at(const Qkv& e, int head, int d, int row) {
+  return e.q + static_cast<int64_t>(row * e.heads + head) * e.head_dim + d;
+}
+template <bool kFp8>
+__device__ inline uint8_t* page_of(void* pages, const Qkv& e, int head, int slot) {
+  const uint32_t page = static_cast<uint32_t>(slot) / kPageTokens * e.kv_heads + head;
+  return static_cast<uint8_t*>(pages) + uint64_t{page} * (kPageTokens * e.head_dim * (kFp8 ? 1 : 2));
+}
+template <bool kFp8>
+__device__ inline void* key_at(const Qkv& e, int head, int d, int slot) {
+  const int token = static_cast<uint32_t>(slot) % kPageTokens;
+  return page_of<kFp8>(e.k, e, head, slot) +
+         (kFp8 ? k8_at(e.head_dim, token, d) : 2 * k_at(e.head_dim, token, d));
+}
+template <bool kFp8>
+__device__ inline void* value_at(const Qkv& e, int head, int d, int slot) {
+  const int token = static_cast<uint32_t>(slot) % kPageTokens;
+  return page_of<kFp8>(e.v, e, head, slot) + (kFp8 ? v8_at(token, d) : 2 * v_at(token, d));
+}
+__device__ inline void* place_of(const Qkv& e, int head, int d, int row, int slot) {
+  if (head < e.heads) return query_at(e, head, d, row);
+  head -= e.heads;
+  if (head < e.kv_heads) return e.fp8 ? key_at<true>(e, head, d, slot) : key_at<false>(e, head, d, slot);
+  head -= e.kv_heads;
+  return e.fp8 ? value_at<true>(e, head, d, slot) : value_at<false>(e, head, d, slot);
+}
+// RoPE. r: cosine and sine.
+__device__ inline void rotate(float2 r, float& v0, float& v1) {
+  const float a = v0 * r.x - v1 * r.y;
+  v1 = v1 * r.x + v0 * r.y;
+  v0 = a;
+}
+
 // Where two dimensions of Q, K or V go is known before their sums are there.
 struct QkvReady {
   float bias[2];
@@ -73,40 +118,19 @@ struct QkvReady {
   void* to[2];
 };
 __device__ inline QkvReady prepare(const Qkv& e, int weight_tile, int pair, int row, int) {
-  const int head_bits = e.head_dim / 64, half = e.head_dim / 2;  // 32, 64, 128: 1, 2, 4 weight_tiles
-  const int head = weight_tile >> head_bits,
-            d = (weight_tile & ((1 << head_bits) - 1)) * (kWeightTileRows / 2) + pair;
-  const float* bias = e.bias + head * e.head_dim + d;
-  QkvReady ready{{bias[0], bias[half]}, e.rotation[static_cast<int64_t>(row) * half + d], {}};
-  if (head < e.heads) {
-    __nv_bfloat16* q = e.q + (static_cast<int64_t>(row) * e.heads + head) * e.head_dim + d;
-    ready.to[0] = q, ready.to[1] = q + half;
-    return ready;
-  }
-  const bool key = head < e.heads + e.kv_heads;
-  const int kv_head = head - e.heads - (key ? 0 : e.kv_heads), at = e.slots[row], token = at % kPageTokens;
-  auto* page = static_cast<uint8_t*>(key ? e.k : e.v) +
-               (static_cast<int64_t>(at / kPageTokens) * e.kv_heads + kv_head) * kPageTokens * e.head_dim *
-                   (e.fp8 ? 1 : 2);
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int i = d + h * half;
-    ready.to[h] = page + (e.fp8 ? (key ? k8_at(e.head_dim, token, i) : v8_at(token, i))
-                                : 2 * (key ? k_at(e.head_dim, token, i) : v_at(token, i)));
-  }
-  return ready;
+  const HeadPart at(e, weight_tile, pair);
+  const int half = e.head_dim / 2, slot = at.head < e.heads ? 0 : e.slots[row];
+  const float* bias = e.bias + at.head * e.head_dim + at.d;
+  return {{bias[0], bias[half]},
+          e.rotation[static_cast<int64_t>(row) * half + at.d],
+          {place_of(e, at.head, at.d, row, slot), place_of(e, at.head, at.d + half, row, slot)}};
 }
 __device__ inline void finish(const Qkv& e, const QkvReady& ready, int weight_tile, int, int, float v0,
                               float v1) {
   const int head = weight_tile >> e.head_dim / 64;
   v0 += ready.bias[0];
   v1 += ready.bias[1];
-  if (head < e.heads + e.kv_heads) {
-    const float2 r = ready.rotation;
-    const float a = v0 * r.x - v1 * r.y;
-    v1 = v1 * r.x + v0 * r.y;
-    v0 = a;
-  }
+  if (head < e.heads + e.kv_heads) rotate(ready.rotation, v0, v1);
   if (e.fp8 && head >= e.heads) {
     *static_cast<__nv_fp8_storage_t*>(ready.to[0]) = __nv_cvt_float_to_fp8(v0, __NV_SATFINITE, __NV_E4M3);
     *static_cast<__nv_fp8_storage_t*>(ready.to[1]) = __nv_cvt_float_to_fp8(v1, __NV_SATFINITE, __NV_E4M3);

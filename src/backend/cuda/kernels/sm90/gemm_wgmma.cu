@@ -49,7 +49,8 @@ Status dense(const Matrix& w, const ActivationTiles& x, float factor, const Epil
 }  // namespace
 
 // The time of a CTA is that of reading its operands from L2, in which weights count as 100 tokens, 50 if they
-// are bytes; joining a cluster's sums takes as long as 20. The last wave of CTAs is rarely full.
+// are bytes, or that of its products, as long as reading 7/4 of its tokens; joining a cluster's sums takes as
+// long as 20. The last wave of CTAs is rarely full.
 ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens) {
   struct Cut {
     int tile, split;
@@ -58,7 +59,8 @@ ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* dat
   const int rows = dense_params(w, {}, 1.0f).row_tiles, stages = static_cast<int>(w.cols / kWgmmaStep);
   const auto time = [&](const Cut& cut) {
     const int ctas = (tokens + cut.tile - 1) / cut.tile * rows * cut.split;
-    return (ctas + layout.sms - 1) / layout.sms * (weights + cut.tile) / cut.split + (cut.split > 1 ? 20 : 0);
+    const int tile = std::max(weights + cut.tile, cut.tile * 7 / 4);
+    return (ctas + layout.sms - 1) / layout.sms * tile / cut.split + (cut.split > 1 ? 20 : 0);
   };
   Cut best{128, 1};
   for (const int tile : {192, 160, 128, 112, 64, 32}) {

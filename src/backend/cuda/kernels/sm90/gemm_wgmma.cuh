@@ -38,21 +38,21 @@
 //          16 rows of a block.
 #pragma once
 
-#include "backend/cuda/kernels/sm90/gemm_wgmma_weights.cuh"
+#include "backend/cuda/kernels/sm90/gemm_wgmma_finish.cuh"
 
 namespace moesaic::cuda::sm90 {
 
 // ---- shared memory ----
 
 // kSlots: stages of weights. kSteps: 64-column steps of a stage of activations.
-template <class Weights, int kTile, bool kStages_>
+template <class Weights, int kTile>
 struct WgmmaShared {
-  static constexpr int kSlots = kTile >= 64 ? 4 : 8;
+  static constexpr int kSlots = kTile >= 64 ? 4 : 7;
   static_assert(kSlots - 1 <= kFewestStages);
   static constexpr int kSteps = kTile >= 64 && !Weights::kFp8 ? 1 : Weights::kBlocks / 2;
   static constexpr int kWeightBytes = kSlots * kWgmmaWarps * Weights::kStageBytes;
   static constexpr int kRowBytes = kStepBytes<Weights::kFp8>;
-  static constexpr int kStaging = kStages_ ? kGroups * kTile * (kRowBytes / 2) : 0;  // the epilogue's
+  static constexpr int kStaging = kGroups * kStagingBytes;  // the epilogue's
   static constexpr int kStageBytes = kTile * kRowBytes * kSteps;
   static constexpr int kBarriers = 1024;
   static constexpr int kStages =
@@ -66,7 +66,7 @@ struct WgmmaShared {
     return base + kStages * kStageBytes + (slot * kWgmmaWarps + warp) * Weights::kStageBytes;
   }
   __device__ uint8_t* staging(int group) const {
-    return base + kStages * kStageBytes + kWeightBytes + group * (kTile * kRowBytes / 2);
+    return base + kStages * kStageBytes + kWeightBytes + group * kStagingBytes;
   }
   // A warp's sums, [kTile / 8][32 lanes], where the ring was.
   __device__ float4* sums(int warp) const {
@@ -268,179 +268,6 @@ __device__ __forceinline__ void contract(const WgmmaParams& p, const Plan& plan,
   contract_stages<false>(p, plan, tiles, sixteenths, stream, x, sum);
 }
 
-// Where a warpgroup's sums stand.
-struct OutputTile {
-  WorkTile work_tile;
-  int row;           // the warp's first of 16 rows, in the matrix
-  int weight_tiles;  // weight tiles of the matrix
-  float factor[2];   // for rows lane / 4 and + 8
-  uint8_t* staging;
-};
-
-// Each token of an expert is on its own. Only biases are read; with more reads in flight the compiler moves
-// the sums about in the loop over the stages (FC2 with tiles of 64 tokens: 4% of the operator).
-template <int kSums, class Epilogue>
-__device__ __forceinline__ void finish_tile(const Epilogue& e, const OutputTile& at,
-                                            const float (&sum)[kSums]) {
-  const int lane = threadIdx.x % 32, weight_tile = at.row / kWeightTileRows,
-            pair = at.row % kWeightTileRows / 2 + lane / 4;
-  if (weight_tile >= at.weight_tiles) return;
-#pragma unroll
-  for (int i = 0; i < kSums / 4; ++i) {
-    if (8 * i >= at.work_tile.count) break;
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const int token = 8 * i + lane % 4 * 2 + k;
-      if (token < at.work_tile.count)
-        finish(e, weight_tile, pair, at.work_tile.first + token, at.work_tile.expert,
-               sum[4 * i + k] * at.factor[0], sum[4 * i + 2 + k] * at.factor[1]);
-    }
-  }
-}
-
-// Some eights of a dense product's tokens; a lane has two tokens of each. All that the epilogue reads is
-// asked for together, since the compiler moves no load before a store. Read one after the other, a residual
-// took some 10 us of a tile of 128 tokens.
-template <int kEights, class Epilogue>
-struct TokenEights {
-  const Epilogue& e;
-  const OutputTile& at;
-  const int first, weight_tile, pair;  // first: eight
-  decltype(prepare(e, 0, 0, 0, 0)) ready[kEights][2];
-
-  __device__ __forceinline__ TokenEights(const Epilogue& epilogue, const OutputTile& tile, int first_eight)
-      : e(epilogue),
-        at(tile),
-        first(first_eight),
-        weight_tile(min(at.row / kWeightTileRows, at.weight_tiles - 1)),
-        pair(at.row % kWeightTileRows / 2 + threadIdx.x % 32 / 4) {
-#pragma unroll
-    for (int i = 0; i < 2 * kEights; ++i)
-      ready[i / 2][i % 2] =
-          prepare(e, weight_tile, pair, out_row(min(token(i), at.work_tile.count - 1)), at.work_tile.expert);
-  }
-  __device__ int token(int i) const { return 8 * (first + i / 2) + threadIdx.x % 4 * 2 + i % 2; }
-  __device__ int out_row(int token) const { return at.work_tile.first + token; }
-  __device__ __forceinline__ void finish_with(const float* sum) const {
-    if (at.row / kWeightTileRows >= at.weight_tiles) return;
-#pragma unroll
-    for (int i = 0; i < 2 * kEights; ++i) {
-      const float* mine = sum + i / 2 * 4 + i % 2;
-      if (token(i) < at.work_tile.count)
-        finish(e, ready[i / 2][i % 2], weight_tile, pair, out_row(token(i)), mine[0] * at.factor[0],
-               mine[2] * at.factor[1]);
-    }
-  }
-};
-template <int kSums, class Epilogue>
-__device__ __forceinline__ void finish_dense_tile(const Epilogue& e, const OutputTile& at,
-                                                  const float (&sum)[kSums]) {
-  constexpr int kEights = kSums <= 64 && kSums % 16 == 0 ? 4 : 2;  // fewer where sums leave few registers
-#pragma unroll
-  for (int i = 0; i < kSums / 4; i += kEights) {
-    if (8 * i >= at.work_tile.count) break;
-    TokenEights<kEights, Epilogue>(e, at, i).finish_with(sum + 4 * i);
-  }
-}
-
-// The sums of a split contraction, by all consumers; the producer's warpgroup meets them in watch_join(). The
-// cluster's CTA r finishes eights n r / split to n (r + 1) / split of the n that the tile has.
-template <int kSums, class Plan, class Epilogue>
-__device__ __forceinline__ void join_tile(const Plan& plan, const Epilogue& e, const OutputTile& at,
-                                          int split, const float (&sum)[kSums]) {
-  const int eights = (at.work_tile.count + 7) / 8, rank = blockIdx.x % split;
-  float4* mine = plan.sums(warp_index()) + threadIdx.x % 32;
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kSums / 4; ++i) {
-    if (i >= eights) break;
-    mine[32 * i] = make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]);
-  }
-  cluster_meet();
-  for (int i = eights * rank / split; i < eights * (rank + 1) / split; ++i) {
-    const TokenEights<1, Epilogue> tokens(e, at, i);
-    float4 parts[kMostSplit] = {};
-#pragma unroll
-    for (int r = 0; r < kMostSplit; ++r)
-      if (r < split) parts[r] = ld_cluster(mapa(mine + 32 * i, r));
-    float total[4] = {};
-#pragma unroll
-    for (const float4& part : parts)
-      total[0] += part.x, total[1] += part.y, total[2] += part.z, total[3] += part.w;
-    tokens.finish_with(total);
-  }
-  cluster_meet();
-}
-__device__ inline void watch_join() {
-  __syncthreads();
-  cluster_meet();
-  cluster_meet();
-}
-
-// How h stands in the second product's tiles: F16 or E4M3.
-template <bool kFp8>
-struct HiddenTile {
-  using Value = std::conditional_t<kFp8, uint8_t, __half>;
-  static constexpr int kRowBytes = kStepBytes<kFp8>, kBlockChunks = kRowBytes / 2 / 16;
-  // Column 8 c + 2 pair + e of 32, in bytes.
-  __device__ static int at(int c, int pair, int e) {
-    return kFp8 ? pair / 2 * 16 + c * 4 + pair % 2 * 2 + e : pair * 16 + c * 4 + e * 2;
-  }
-  __device__ static Value of(float h) {
-    if constexpr (kFp8) {
-      return __nv_cvt_float_to_fp8(h * (kHScale * kFp8Scale), __NV_SATFINITE, __NV_E4M3);
-    } else {
-      return __float2half_rn(h * kHScale);
-    }
-  }
-  __device__ static int place(int chunk, int token) {
-    return kFp8 ? fp8_place(chunk, token) : chunk_place(chunk, token);
-  }
-};
-
-// Gate and up are neighbouring rows, 4 lanes apart: even rows take slab a's pairs and odd ones slab b's, a
-// column of h each. The warpgroup's 32 columns go through shared memory, [token][chunks], to their tile.
-template <bool kFp8, int kSums>
-__device__ __forceinline__ void finish_swiglu(const WgmmaSwiGlu& e, const OutputTile& at,
-                                              const float (&sum)[kSums]) {
-  using Hidden = HiddenTile<kFp8>;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4, odd = g % 2;
-  if (at.row / kWeightTileRows >= at.weight_tiles) return;  // none of the warpgroup's rows is there
-  const int column = at.row / 2 + 4 * odd + g / 2;
-  const int64_t bias = static_cast<int64_t>(at.work_tile.expert) * e.columns + column;
-  const float gate_bias = e.gate_bias[bias], up_bias = e.up_bias[bias];
-  const float mine = odd ? at.factor[1] : at.factor[0];
-  const float theirs = __shfl_xor_sync(~0u, odd ? at.factor[0] : at.factor[1], 4);
-  // Column 8 warp + 4 odd + g / 2 of the 32.
-  auto* to =
-      reinterpret_cast<typename Hidden::Value*>(at.staging + Hidden::at(warp, 2 * odd + g / 4, g / 2 % 2));
-#pragma unroll
-  for (int i = 0; i < kSums / 4; ++i) {
-    if (8 * i >= at.work_tile.count) break;
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const float v0 = sum[4 * i + k], v1 = sum[4 * i + 2 + k];
-      const float other = __shfl_xor_sync(~0u, odd ? v0 : v1, 4) * theirs, own = (odd ? v1 : v0) * mine;
-      const float y = swiglu((odd ? other : own) + gate_bias, (odd ? own : other) + up_bias);
-      to[(8 * i + lane % 4 * 2 + k) * 32] = Hidden::of(y);
-    }
-  }
-  constexpr int kChunks = Hidden::kBlockChunks;
-  const int block = e.first / kBlock + at.row / 64, width = tile_width(at.work_tile.count),
-            group = threadIdx.x / 128 + 1;
-  warpgroup_barrier(group);
-  const int64_t tile = static_cast<int64_t>(at.work_tile.start) * (kHidden / 64 * Hidden::kRowBytes) +
-                       static_cast<int64_t>(block / 2) * width * Hidden::kRowBytes;
-  for (int i = threadIdx.x % 128; i < at.work_tile.count * kChunks; i += 128) {
-    const int token = i / kChunks, chunk_of_row = block % 2 * kChunks + i % kChunks;
-    const int64_t place = tile + token * Hidden::kRowBytes + Hidden::place(chunk_of_row, token) * 16;
-    const uint4 chunk = *reinterpret_cast<const uint4*>(at.staging + i * 16);
-    *reinterpret_cast<uint4*>(e.out + place) = chunk;
-    for (int peer = 0; peer < e.peers; ++peer) *reinterpret_cast<uint4*>(e.peer_out[peer] + place) = chunk;
-  }
-  warpgroup_barrier(group);
-}
-
 template <class Weights, int kTile, class Plan, class Epilogue>
 __device__ void consume(const WgmmaParams& p, const Plan& plan, const Epilogue& e) {
   const int warp = warp_index(), tiles = uniform(work_tile_count_of(p.x)) * p.row_tiles;
@@ -457,24 +284,17 @@ __device__ void consume(const WgmmaParams& p, const Plan& plan, const Epilogue& 
         .staging = plan.staging(warp / 4)};
     float sum[kTile / 2] = {};
     contract<Weights>(p, plan, tiles, at.work_tile.count, stream, x, sum);
-    if constexpr (std::is_same_v<Epilogue, WgmmaSwiGlu>) {
-      finish_swiglu<Weights::kFp8>(e, at, sum);
-    } else if constexpr (Weights::kGrouped) {
-      finish_tile(e, at, sum);
-    } else {
+    if constexpr (!Weights::kGrouped) {
       if (p.split > 1) return join_tile(plan, e, at, p.split, sum);
-      finish_dense_tile(e, at, sum);
     }
+    finish_tile<Weights>(e, at, sum);
   }
 }
 
 template <class Weights, int kTile, class Epilogue>
-using PlanOf = WgmmaShared<Weights, kTile, std::is_same_v<Epilogue, WgmmaSwiGlu>>;
-
-template <class Weights, int kTile, class Epilogue>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) gemm_wgmma_kernel(const WgmmaParams p, const Epilogue e) {
   extern __shared__ __align__(1024) uint8_t wgmma_shared[];
-  using Plan = PlanOf<Weights, kTile, Epilogue>;
+  using Plan = WgmmaShared<Weights, kTile>;
   const Plan plan{wgmma_shared};
   if (threadIdx.x == 0) {
     for (int s = 0; s < Plan::kStages; ++s)
@@ -499,7 +319,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) gemm_wgmma_kernel(const Wgmm
 
 template <class Weights, int kTile, class Epilogue>
 Status launch_wgmma(const WgmmaParams& p, const Epilogue& e, cudaStream_t stream) {
-  using Plan = PlanOf<Weights, kTile, Epilogue>;
+  using Plan = WgmmaShared<Weights, kTile>;
   constexpr int kShared = Plan::kShared;
   const auto kernel = gemm_wgmma_kernel<Weights, kTile, Epilogue>;
   static OncePerDevice prepared;

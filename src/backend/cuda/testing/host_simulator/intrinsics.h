@@ -103,6 +103,7 @@ inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
 inline float __frcp_rn(float x) { return 1 / x; }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float __fdividef(float x, float y) { return x / y; }

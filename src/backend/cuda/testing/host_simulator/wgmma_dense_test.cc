@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
 #include <ostream>
 #include <random>
 
@@ -161,6 +163,116 @@ INSTANTIATE_TEST_SUITE_P(ActivationTiles, WgmmaDense,
                                          Case{192, 1}),
                          [](const auto& test) {
                            return fmt::format("{}_split_{}", test.param.tile, test.param.split);
+                         });
+
+// Epilogues against what they do with one pair of sums at a time. Weights in any order: Store says what the
+// sums are.
+struct Heads {
+  int head_dim, heads, kv_heads;
+  bool fp8;
+  int tile;
+  int rows() const { return (heads + 2 * kv_heads) * head_dim; }
+};
+void PrintTo(const Heads& h, std::ostream* out) {
+  *out << h.heads << '+' << h.kv_heads << " heads of " << h.head_dim << (h.fp8 ? ", FP8, tile " : ", tile ")
+       << h.tile;
+}
+
+class WgmmaEpilogues : public testing::TestWithParam<Heads> {
+ protected:
+  void SetUp() override {
+    for (auto* values : {&weights_, &x_})
+      for (__nv_bfloat16& value : *values) value = __nv_bfloat16(normal_(rng_));
+    for (auto* values : {&bias_, &before_})
+      for (float& value : *values) value = normal_(rng_);
+  }
+  WgmmaParams params() {
+    return {.weights = reinterpret_cast<const uint8_t*>(weights_.data()),
+            .x = {.data = x_.data(), .cols = kCols, .tokens = kTokens, .tile = at_.tile},
+            .row_tiles = (rows_ + kTileRows - 1) / kTileRows,
+            .weight_tiles = rows_ / kWeightTileRows,
+            .stages = kStages,
+            .split = 1,
+            .factor = 1.0f};
+  }
+  // rows: as many are stored.
+  std::vector<float> stored(const Store& store) {
+    std::vector<float> y = before_;
+    Store out = store;
+    out.out = y.data(), out.stride = store.rows;
+    run_wgmma<PlainWeights<true>>(params(), out, 1);
+    return y;
+  }
+
+  const Heads at_ = GetParam();
+  const int rows_ = at_.rows();
+  std::mt19937 rng_{5};
+  std::normal_distribution<float> normal_;
+  std::vector<__nv_bfloat16> weights_ = std::vector<__nv_bfloat16>(size_t(rows_) * kCols),
+                             x_ = std::vector<__nv_bfloat16>(size_t{2 * 192} * kCols);
+  std::vector<float> bias_ = std::vector<float>(rows_), before_ = std::vector<float>(size_t(rows_) * kTokens);
+};
+
+TEST_P(WgmmaEpilogues, AddToWhatStandsThere) {
+  for (const int rows : {rows_, rows_ - 3}) {  // whole chunks of 16 bytes, and rows that begin anywhere
+    const std::vector<float> sums = stored({.rows = rows});
+    const std::vector<float> y = stored({.bias = bias_.data(), .rows = rows, .add = true});
+    for (int i = 0; i < rows * kTokens; ++i) ASSERT_EQ(y[i], before_[i] + (sums[i] + bias_[i % rows])) << i;
+    for (size_t i = size_t(rows) * kTokens; i < y.size(); ++i) ASSERT_EQ(y[i], before_[i]) << i;
+  }
+}
+
+TEST_P(WgmmaEpilogues, PutQueriesKeysAndValuesWhereTheyBelong) {
+  constexpr int kPages = 4;
+  struct Placed {
+    std::vector<__nv_bfloat16> q;
+    std::vector<uint16_t> k, v;
+  };
+  const size_t page = size_t(at_.kv_heads) * kPageTokens * at_.head_dim;
+  Placed got{std::vector<__nv_bfloat16>(size_t(kTokens) * at_.heads * at_.head_dim),
+             std::vector<uint16_t>(kPages * page), std::vector<uint16_t>(kPages * page)};
+  Placed want = got;
+  std::vector<int32_t> slots(kPages * kPageTokens);
+  std::iota(slots.begin(), slots.end(), 0);
+  std::shuffle(slots.begin(), slots.end(), rng_);
+  std::vector<float2> rotation(size_t(kTokens) * at_.head_dim / 2);
+  for (float2& r : rotation) r = {normal_(rng_), normal_(rng_)};
+  const auto epilogue = [&](Placed& placed) {
+    return Qkv{.bias = bias_.data(),
+               .head_dim = at_.head_dim,
+               .heads = at_.heads,
+               .kv_heads = at_.kv_heads,
+               .rotation = rotation.data(),
+               .q = placed.q.data(),
+               .k = placed.k.data(),
+               .v = placed.v.data(),
+               .fp8 = at_.fp8,
+               .slots = slots.data()};
+  };
+  run_wgmma<PlainWeights<true>>(params(), epilogue(got), 1);
+  const std::vector<float> sums = stored({.rows = rows_});
+  for (int token = 0; token < kTokens; ++token) {
+    for (int row = 0; row < rows_; row += row % 8 == 7 ? 9 : 1) {
+      const int weight_tile = row / kWeightTileRows, pair = row % kWeightTileRows / 16 * 8 + row % 8;
+      const float* sum = &sums[size_t(token) * rows_ + row];
+      finish(epilogue(want), weight_tile, pair, token, 0, sum[0], sum[8]);
+    }
+  }
+  EXPECT_EQ(std::memcmp(got.q.data(), want.q.data(), got.q.size() * 2), 0);
+  EXPECT_EQ(got.k, want.k);
+  EXPECT_EQ(got.v, want.v);
+}
+// Warpgroups of queries alone, of keys, of values, and of several kinds; one whose second weight tile is not
+// there; parts that the tokens do not fill.
+INSTANTIATE_TEST_SUITE_P(Heads, WgmmaEpilogues,
+                         testing::Values(Heads{64, 5, 2, false, 64}, Heads{64, 5, 2, true, 128},
+                                         Heads{64, 5, 2, false, 192}, Heads{32, 3, 1, false, 64},
+                                         Heads{32, 2, 2, true, 32}, Heads{128, 2, 1, false, 128},
+                                         Heads{128, 1, 1, true, 192}),
+                         [](const auto& test) {
+                           const Heads& h = test.param;
+                           return fmt::format("{}_{}_of_{}{}_tile_{}", h.heads, h.kv_heads, h.head_dim,
+                                              h.fp8 ? "_fp8" : "", h.tile);
                          });
 
 }  // namespace

@@ -54,9 +54,11 @@ std::vector<OpSpan> median_step(std::vector<std::vector<OpSpan>> steps) {
 }
 
 Json trace_json(const StepTrace& t) {
-  Json events = {named("process_name", 0,
-                       fmt::format("{} on {}, a step of {} token{} at depth {}", t.model, t.caps.name, t.rows,
-                                   t.rows == 1 ? "" : "s", t.depth))};
+  // GCC and clang disagree about braces around one value.
+  Json events = Json::array();
+  events.push_back(named("process_name", 0,
+                         fmt::format("{} on {}, a step of {} token{} at depth {}", t.model, t.caps.name,
+                                     t.rows, t.rows == 1 ? "" : "s", t.depth)));
   std::set<int> ranks;
   for (const OpSpan& span : t.spans) ranks.insert(span.rank);
   for (const int rank : ranks)

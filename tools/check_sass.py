@@ -75,6 +75,7 @@ LOCAL = [
     ("sm_90", r"gemm_split_k_kernelILb1E", 48, 5, "128 registers of 512 threads"),
     ("sm_90", r"gemm_split_k_kernelILb0E", 8, 0, "128 registers of 512 threads"),
     ("sm_90", r"gemm_wgmma_kernel\w+SlabWeights\w+WgmmaSwiGlu", 96, 0, "the addresses of other ranks are indexed"),
+    ("sm_90", r"gemm_wgmma_kernel\w+(Plain|Byte)Weights\w+Li192E", 72, 0, "96 sums of 160 registers"),
     (r"sm_90|sm_10\d", r"block_scaled_(small|large)_m_kernel", 88, 42, EMULATED),
     (r"sm_8\d|sm_90", r"route_kernel", 184, 0, FULL_CTA + "; 32 scores a lane, as for 1,024 experts"),
     (BLACKWELL, r"route_kernel", 128, 0, FULL_CTA + "; 32 scores a lane, as for 1,024 experts"),

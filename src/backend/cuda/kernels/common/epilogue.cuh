@@ -76,33 +76,19 @@ struct HeadPart {
     d = (weight_tile & ((1 << head_bits) - 1)) * (kWeightTileRows / 2) + pair;
   }
 };
-// Where dimension d of a row's head goes. Eight dimensions from a multiple of 8 stand together, but not of V.
-// slot: the row's.
+// Dimension d of a row's head.
 __device__ inline __nv_bfloat16* query_at(const Qkv& e, int head, int d, int row) {
-  return e.q + static_cast<int64_t>(row * e.heads + head) * e.head_dim + d;
+  return e.q + (static_cast<int64_t>(row) * e.heads + head) * e.head_dim + d;
 }
-template <bool kFp8>
-__device__ inline uint8_t* page_of(void* pages, const Qkv& e, int head, int slot) {
-  const uint32_t page = static_cast<uint32_t>(slot) / kPageTokens * e.kv_heads + head;
-  return static_cast<uint8_t*>(pages) + uint64_t{page} * (kPageTokens * e.head_dim * (kFp8 ? 1 : 2));
+// A KV head's page of K or V, and in it the bytes before dimension d of a token. fp8: as e.fp8 says.
+__device__ inline uint8_t* page_of(const Qkv& e, bool fp8, bool key, int kv_head, int slot) {
+  return static_cast<uint8_t*>(key ? e.k : e.v) +
+         (static_cast<int64_t>(slot / kPageTokens) * e.kv_heads + kv_head) * kPageTokens * e.head_dim *
+             (fp8 ? 1 : 2);
 }
-template <bool kFp8>
-__device__ inline void* key_at(const Qkv& e, int head, int d, int slot) {
-  const int token = static_cast<uint32_t>(slot) % kPageTokens;
-  return page_of<kFp8>(e.k, e, head, slot) +
-         (kFp8 ? k8_at(e.head_dim, token, d) : 2 * k_at(e.head_dim, token, d));
-}
-template <bool kFp8>
-__device__ inline void* value_at(const Qkv& e, int head, int d, int slot) {
-  const int token = static_cast<uint32_t>(slot) % kPageTokens;
-  return page_of<kFp8>(e.v, e, head, slot) + (kFp8 ? v8_at(token, d) : 2 * v_at(token, d));
-}
-__device__ inline void* place_of(const Qkv& e, int head, int d, int row, int slot) {
-  if (head < e.heads) return query_at(e, head, d, row);
-  head -= e.heads;
-  if (head < e.kv_heads) return e.fp8 ? key_at<true>(e, head, d, slot) : key_at<false>(e, head, d, slot);
-  head -= e.kv_heads;
-  return e.fp8 ? value_at<true>(e, head, d, slot) : value_at<false>(e, head, d, slot);
+__device__ inline int place_in_page(const Qkv& e, bool fp8, bool key, int token, int d) {
+  return fp8 ? (key ? k8_at(e.head_dim, token, d) : v8_at(token, d))
+             : 2 * (key ? k_at(e.head_dim, token, d) : v_at(token, d));
 }
 // RoPE. r: cosine and sine.
 __device__ inline void rotate(float2 r, float& v0, float& v1) {
@@ -118,12 +104,21 @@ struct QkvReady {
   void* to[2];
 };
 __device__ inline QkvReady prepare(const Qkv& e, int weight_tile, int pair, int row, int) {
-  const HeadPart at(e, weight_tile, pair);
-  const int half = e.head_dim / 2, slot = at.head < e.heads ? 0 : e.slots[row];
-  const float* bias = e.bias + at.head * e.head_dim + at.d;
-  return {{bias[0], bias[half]},
-          e.rotation[static_cast<int64_t>(row) * half + at.d],
-          {place_of(e, at.head, at.d, row, slot), place_of(e, at.head, at.d + half, row, slot)}};
+  const auto [head, d] = HeadPart(e, weight_tile, pair);
+  const int half = e.head_dim / 2;
+  const float* bias = e.bias + head * e.head_dim + d;
+  QkvReady ready{{bias[0], bias[half]}, e.rotation[static_cast<int64_t>(row) * half + d], {}};
+  if (head < e.heads) {
+    __nv_bfloat16* q = query_at(e, head, d, row);
+    ready.to[0] = q, ready.to[1] = q + half;
+    return ready;
+  }
+  const bool key = head < e.heads + e.kv_heads;
+  const int kv_head = head - e.heads - (key ? 0 : e.kv_heads), at = e.slots[row], token = at % kPageTokens;
+  uint8_t* page = page_of(e, e.fp8, key, kv_head, at);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) ready.to[h] = page + place_in_page(e, e.fp8, key, token, d + h * half);
+  return ready;
 }
 __device__ inline void finish(const Qkv& e, const QkvReady& ready, int weight_tile, int, int, float v0,
                               float v1) {

@@ -277,17 +277,21 @@ struct QkvParts {
   }
   template <class Value>
   __device__ void store(int d, int row, int slot, const Four<Value>& four) const {
-    constexpr bool kFp8 = sizeof(Value) == 1;
     if (is_query()) {
       *reinterpret_cast<Four<Value>*>(query_at(e, part.head, d, row)) = four;
-    } else if (!is_value()) {
-      *reinterpret_cast<Four<Value>*>(key_at<kFp8>(e, part.head - e.heads, d, slot)) = four;
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        *reinterpret_cast<Value*>(value_at<kFp8>(e, part.head - e.heads - e.kv_heads, d + i, slot)) =
-            four.v[i];
+      return;
     }
+    constexpr bool kFp8 = sizeof(Value) == 1;
+    const bool key = !is_value();
+    const int in_page = slot % kPageTokens;
+    uint8_t* page = page_of(e, kFp8, key, part.head - e.heads - (key ? 0 : e.kv_heads), slot);
+    if (key) {
+      *reinterpret_cast<Four<Value>*>(page + place_in_page(e, kFp8, key, in_page, d)) = four;
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      *reinterpret_cast<Value*>(page + place_in_page(e, kFp8, key, in_page, d + i)) = four.v[i];
   }
 };
 

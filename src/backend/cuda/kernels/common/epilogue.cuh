@@ -66,7 +66,7 @@ __device__ inline void finish(const SwiGlu& e, const SwiGluReady& ready, int wei
   }
 }
 
-// Of a weight tile's pair: its head, counted on from Q's to K's and V's, and its first dimension; the other
+// A weight tile's pair: its head, counted on from Q's to K's and V's, and its first dimension; the other
 // one is head_dim / 2 behind.
 struct HeadPart {
   int head, d;

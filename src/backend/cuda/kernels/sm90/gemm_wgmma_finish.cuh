@@ -103,7 +103,7 @@ __device__ inline void watch_join() {
 // ---- in parts ----
 
 inline constexpr int kPartTokens = 16, kPartBytes = kPartTokens * kGroupRows * 4;
-inline constexpr int kStagingBytes = 2 * kPartBytes;  // of a warpgroup
+inline constexpr int kStagingBytes = 2 * kPartBytes;  // a warpgroup's
 
 // Values of 16 tokens, [token][16 chunks of four rows]: a row's sums times its factor, and its bias. Neither
 // the warps' writes nor the epilogues' reads meet in a bank.

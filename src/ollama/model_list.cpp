@@ -75,7 +75,7 @@ openai::TokenAnswerOrError show(std::string_view body, const openai::Service& se
                                            {"details", details()},
                                            {"model_info", info},
                                            {"capabilities", {"completion", "tools", "thinking"}},
-                                           {"modified_at", service.today + "T00:00:00Z"}}),
+                                           {"modified_at", rfc3339(service.started)}}),
                              {}};
 }
 

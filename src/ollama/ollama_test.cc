@@ -24,7 +24,7 @@ const openai::Service& service() {
   static const Model model =
       Model::open(MOESAIC_SOURCE_DIR "/models/tiny", {.device = "cpu", .threads = 1, .context = 1024})
           .value();
-  static const openai::Service instance{.model = model, .name = "tiny", .today = "2026-01-01"};
+  static const openai::Service instance{.model = model, .name = "tiny", .today = "2026-01-01", .started = 86400};
   return instance;
 }
 
@@ -293,7 +293,7 @@ TEST(OllamaAnswer, LogProbabilitiesOfTheContentsTokens) {
 
 TEST(OllamaModels, Lists) {
   const ModelInfo info = service().model.info();
-  const Json tags = Json::parse(tags_json("tiny", info, 0)),
+  const Json tags = Json::parse(tags_json("tiny", info, service().started)),
              running = Json::parse(running_json("tiny", info, 0));
   EXPECT_EQ(tags["models"][0]["name"], "tiny");
   EXPECT_EQ(tags["models"][0]["digest"].get<std::string>().size(), 64u);
@@ -303,6 +303,8 @@ TEST(OllamaModels, Lists) {
   EXPECT_GT(info.memory.sum(), info.memory.weights);
   const auto shown = show(R"({"model": "tiny"})", service());
   const Json json = Json::parse(std::get<openai::TokenAnswer>(shown).json);
+  EXPECT_EQ(json["modified_at"], "1970-01-02T00:00:00Z");
+  EXPECT_EQ(tags["models"][0]["modified_at"], json["modified_at"]);
   const auto by_name = show(R"({"name": "tiny"})", service());  // as older clients ask
   EXPECT_TRUE(std::holds_alternative<openai::TokenAnswer>(by_name));
   EXPECT_EQ(json["model_info"]["gptoss.context_length"], 1024);

@@ -2,6 +2,7 @@
 // tokens become an Answer, either one JSON document or server-sent events. No sockets or threads here.
 #pragma once
 
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
@@ -99,6 +100,7 @@ struct Service {
   const Model& model;
   std::string name;                  // the model's name, as /v1/models gives it
   std::string today;                 // 2025-06-28
+  std::time_t started = 0;           // when the server began
   int max_choices = 16;              // n, times prompts
   int reasoning_budget = -1;         // for requests that name none (SamplingParams)
   bool strict_fields = false;        // unknown fields are an error

@@ -234,6 +234,7 @@ openai::Service service_of(App& app, const HttpRequest& request) {
   return {.model = *app.engine.model(),
           .name = app.options.model_name,
           .today = fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))),
+          .started = app.started,
           .reasoning_budget = app.options.reasoning_budget,
           .strict_fields = app.options.strict_fields,
           .grammars = &app.grammars,

@@ -63,7 +63,9 @@ class OllamaClient(Case):
     def test_models(self):
         self.assertEqual([m.model for m in self.client.list().models], [MODEL])
         self.assertEqual([m.model for m in self.client.ps().models], [MODEL])
-        self.assertIn("tools", self.client.show(MODEL).capabilities)
+        shown = self.client.show(MODEL)
+        self.assertIn("tools", shown.capabilities)
+        self.assertEqual(shown.modified_at, self.client.list().models[0].modified_at)
 
     def test_errors(self):
         with self.assertRaises(ollama.ResponseError) as caught:

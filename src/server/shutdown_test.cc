@@ -126,18 +126,19 @@ TEST_F(ShutdownTest, AnEarlierTimeReplacesTheFirst) {
       testing::ExitedWithCode(1), "the time to shut down is over");
 }
 
-// Ends with 0 if neither a thread nor a file is left of it.
+// Ends with 0 if no file is left of it. Its thread holds one until it ends; threads are not counted, as a
+// sanitizer may have one of its own.
 [[noreturn]] void call_off_a_watch() {
   alarm(kAlarm);
-  const int threads = entries("/proc/self/task"), files = entries("/proc/self/fd");
+  const int files = entries("/proc/self/fd");
   {
     ExitWatch watch;
     watch.end_at(Clock::now() + std::chrono::hours(1), STDERR_FILENO);
     wait_until_others_sleep();
   }
-  while (entries("/proc/self/task") > threads) {
+  while (entries("/proc/self/fd") > files) {
   }
-  std::_Exit(entries("/proc/self/fd") == files ? 0 : 3);
+  std::_Exit(0);
 }
 
 TEST_F(ShutdownTest, AWatchThatIsCalledOffLeavesNothing) {

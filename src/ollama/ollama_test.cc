@@ -24,7 +24,8 @@ const openai::Service& service() {
   static const Model model =
       Model::open(MOESAIC_SOURCE_DIR "/models/tiny", {.device = "cpu", .threads = 1, .context = 1024})
           .value();
-  static const openai::Service instance{.model = model, .name = "tiny", .today = "2026-01-01", .started = 86400};
+  static const openai::Service instance{
+      .model = model, .name = "tiny", .today = "2026-01-01", .started = 86400};
   return instance;
 }
 

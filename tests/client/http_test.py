@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import signal
 import socket
 import struct
@@ -218,9 +219,12 @@ class Http(unittest.TestCase):
     def test_slow_header(self):
         start = time.time()
         with self.connect() as s:
-            for byte in b"GET /health HT":
-                s.sendall(bytes([byte]))
-                time.sleep(0.02)
+            try:
+                for byte in b"GET /health HT":
+                    s.sendall(bytes([byte]))
+                    time.sleep(0.02)
+            except OSError:  # on a busy machine the second is over before the last byte
+                pass
             self.assertIn(b" 408 ", s.recv(65536))
         self.assertLess(time.time() - start, 4)
 
@@ -246,8 +250,9 @@ class Http(unittest.TestCase):
         self.until_gone(gone + 5)
 
     def test_idle_connections(self):
-        idle = [self.connect() for _ in range(500)]
-        for s in idle:
+        idle = []
+        for _ in range(500):  # each asks at once: a connection without a header is closed after a second
+            idle.append(s := self.connect())
             s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         for s in idle:
             self.assertIn(b" 200 ", s.recv(65536))
@@ -392,7 +397,7 @@ class Memory(unittest.TestCase):
         start = self.resident(server)
         head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode()
         body = json.dumps(ask("x " * 1000)).encode().ljust(size - 1)
-        held, refused = [], 0
+        held, answers = [], []
         for _ in range(20):
             s = socket.create_connection(("127.0.0.1", server.port), timeout=20)
             held.append(s)
@@ -401,17 +406,14 @@ class Memory(unittest.TestCase):
                 s.sendall(body)
             except OSError:
                 pass
-        for s in held:
-            s.settimeout(0.3)
-            try:
-                answer = s.recv(65536)
-                self.assertIn(b" 503 ", answer)
-                self.assertIn(b"Retry-After: ", answer)
-                refused += 1
-            except OSError:  # it waits for the last byte
-                pass
-        self.assertGreater(refused, 12)
-        self.assertLess(refused, 20)
+        deadline = time.time() + 20
+        while len(answers) < 13 and time.time() < deadline:
+            waiting = [s for s in held if s not in dict(answers)]  # those not refused wait for the last byte
+            answers += [(s, s.recv(65536)) for s in select.select(waiting, [], [], 1)[0]]
+        for _, answer in answers:
+            self.assertIn(b" 503 ", answer)
+            self.assertIn(b"Retry-After: ", answer)
+        self.assertIn(len(answers), range(13, 20))
         self.assertLessEqual(server.metric("moesaic:request_body_bytes"), budget)
         self.assertLess(self.resident(server), start + budget + (16 << 20))
         self.assertEqual(server.post(CHAT, ask(max_tokens=2))[0], 200)

@@ -136,6 +136,7 @@ void Connection::take_head() {
   keep_alive_ = parser_->keep_alive();
   request_.method = head_only_ ? "GET" : std::move(head.method);
   request_.path = std::move(head.path);
+  request_.query = std::move(head.query);
   request_.authorization = bearer(head.authorization);
   if (request_.authorization.empty()) request_.authorization = std::move(head.api_key);
   request_.host = std::move(head.host);

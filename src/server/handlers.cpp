@@ -50,9 +50,25 @@ Json model_json(const App& app) {
           {"created_at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(app.started))}};
 }
 
+// The value of the first parameter of this name; empty where there is none.
+std::string_view parameter(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(pair.size() + 1, query.size()));
+    const size_t equals = pair.find('=');
+    if (equals != std::string_view::npos && pair.substr(0, equals) == name) return pair.substr(equals + 1);
+  }
+  return {};
+}
+
 ApiError no_such_response(const std::string& id) {
   return openai::not_found(fmt::format("there is no stored response '{}'", id.substr(0, 80)),
                            "response_not_found");
+}
+
+ApiError no_stored_events() {
+  return {.message = "stream: not supported except for false; a stored response is whole, without its events",
+          .param = "stream"};
 }
 
 // Bytes; null where they are not known.
@@ -256,6 +272,12 @@ asio::awaitable<void> responses(HttpExchange& exchange, App& app) {
 }
 
 asio::awaitable<void> stored_response(HttpExchange& exchange, App& app) {
+  const std::string_view stream = parameter(exchange.request().query, "stream");
+  if (!stream.empty() && stream != "false") {
+    const ApiError error = no_stored_events();
+    co_await send_error(exchange, error);
+    co_return;
+  }
   const std::string id = response_id(exchange.request().path);
   const auto stored = app.responses.find(id, exchange.request().authorization);
   if (stored) {

@@ -26,6 +26,7 @@ inline auto into(boost::system::error_code& error) {
 
 struct HttpRequest {
   std::string method, path;
+  std::string query;          // behind the path's '?', as it was sent
   std::string id;             // given by the client or made here; in the answer and in the log
   std::string client;         // address
   std::string network;        // the client's (server/client.h)

@@ -80,7 +80,9 @@ openai::Refusal read_target(RequestHead& head) {
   const bool asterisk = target == "*" && head.method == "OPTIONS";
   if (!asterisk && !target.starts_with('/'))
     return malformed("the request's target is neither a path nor a URL");
-  head.path = target.substr(0, target.find('?'));
+  const size_t mark = std::min(target.find('?'), target.size());
+  head.path = target.substr(0, mark);
+  if (mark < target.size()) head.query = target.substr(mark + 1);
   return {};
 }
 

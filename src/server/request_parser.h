@@ -36,6 +36,7 @@ class HeadScan {
 // The fields that anybody here reads.
 struct RequestHead {
   std::string method, target, path;  // path: the target without its query, and without scheme and host
+  std::string query;                 // behind the path's '?'
   unsigned version = 11;
   std::string host;  // with the port, where there is one; of the target, where the target has one
   std::string origin, authorization, api_key, id, expect, fetch_site, asked_headers, asked_network;

@@ -87,6 +87,9 @@ constexpr std::array kAbsent = {
     Absent{"/v1/assistants", "use /v1/responses"},
     Absent{"/v1/threads", "use /v1/responses"},
     Absent{"/v1/conversations", "use previous_response_id of /v1/responses"},
+    Absent{"/v1/responses/input_tokens", "POST /tokenize or /v1/messages/count_tokens counts tokens"},
+    Absent{"/v1/responses/compact", "send the items that matter as input"},
+    Absent{"/v1/responses/", "GET and DELETE take /v1/responses/{id}, and nothing behind the id"},
     Absent{"/v1/fine_tuning", "give the server an adapter at its start (moesaic serve --lora)"},
     Absent{"/v1/infill", "the model was not trained to fill in"},
     Absent{"/v1/completion", "use /v1/completions"},
@@ -96,9 +99,13 @@ constexpr std::array kAbsent = {
 
 constexpr std::string_view kVersion = "/v1", kModels = "/models/", kResponses = "/responses/";
 
+// A path that ends with a slash goes on with a model's name, which may hold slashes, or with a response's id,
+// which holds none.
 bool is_at(const Route& route, std::string_view path) {
   const bool begins = route.path.size() > 1 && route.path.ends_with('/');
-  return begins ? path.size() > route.path.size() && path.starts_with(route.path) : path == route.path;
+  if (!begins) return path == route.path;
+  if (path.size() <= route.path.size() || !path.starts_with(route.path)) return false;
+  return route.path.ends_with(kModels) || path.find('/', route.path.size()) == std::string_view::npos;
 }
 
 // Clients that were given the server's address without /v1 find it too.
@@ -124,8 +131,16 @@ std::string instead_of(const std::string& path) {
   return at == kAbsent.end() ? "" : fmt::format(": {}", at->instead);
 }
 
+bool is_absent(const std::string& path) {
+  return std::any_of(kAbsent.begin(), kAbsent.end(), [&](const Absent& a) {
+    return path == a.path || std::string(kVersion) + path == a.path;
+  });
+}
+
+// An endpoint that is not here may lie where another method finds a response by its id.
 bool known_path(const std::string& path) {
-  return std::any_of(kRoutes.begin(), kRoutes.end(), [&](const Route& r) { return matches(r, path); });
+  return !is_absent(path) &&
+         std::any_of(kRoutes.begin(), kRoutes.end(), [&](const Route& r) { return matches(r, path); });
 }
 
 const Route* find_route(const HttpRequest& request) {

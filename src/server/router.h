@@ -19,7 +19,7 @@ openai::Refusal check_access(const HttpRequest& request, const App& app);
 // The name of a model in a path of /v1/models/{id}, which may hold slashes, written out or as %2F.
 std::string model_id(std::string_view path);
 
-// The id in a path of /v1/responses/{id}: all that follows.
+// The id in a path of /v1/responses/{id}.
 std::string response_id(std::string_view path);
 
 // An error in the shape that the request's client expects, by its path or by a field that only Anthropic's

@@ -196,6 +196,20 @@ class Stored(Case):
         done = json.loads(re.findall(r"^data: (.*)$", text, re.MULTILINE)[-1])["response"]
         self.assertEqual(self.get(f"{RESPONSES}/{done['id']}")["output"], done["output"])
 
+    def test_what_is_not_stored(self):
+        first = self.respond(SUM)
+        path = f"{RESPONSES}/{first['id']}"
+        self.assertEqual(self.get(path + "?include=usage&stream=false"), first)
+        for query in ("?stream=true", "?include=usage&stream=1&x"):
+            self.assertEqual(self.get(path + query, 400)["error"]["param"], "stream")
+        self.assertIn("nothing behind the id", self.get(path + "/input_items", 404)["error"]["message"])
+        for path, instead in ((path + "/cancel", "behind the id"), (RESPONSES + "/input_tokens", "count_tokens"),
+                              (RESPONSES + "/compact", "as input")):
+            status, answer = self.server.post(path, {"model": "tiny", "input": SUM})
+            self.assertEqual((status, answer["error"]["code"]), (404, "not_found"))
+            self.assertIn(instead, answer["error"]["message"])
+        self.assertEqual(self.server.call("POST", f"{RESPONSES}/{first['id']}", "{}")[0], 405)
+
     def test_bounded_and_on_request(self):
         kept = [self.respond(SUM)["id"] for _ in range(4)]
         self.get(f"{RESPONSES}/{kept[0]}", 404)

@@ -212,6 +212,20 @@ class Items(OpenAICase):
                         self.assertIn(refused, answer["error"]["message"])
 
 
+class StoredResponses(OpenAICase):
+    def test_refused(self):
+        """What is not there says so; a stream without events would look like an empty answer."""
+        stored = self.client.responses.create(model=MODEL, input=SUM)
+        self.assertEqual(self.client.responses.retrieve(stored.id).output_text, stored.output_text)
+        with self.assertRaisesRegex(openai.BadRequestError, "stream"):
+            list(self.client.responses.retrieve(stored.id, stream=True))
+        for ask in (lambda: self.client.responses.input_items.list(stored.id).data,
+                    lambda: self.client.responses.cancel(stored.id),
+                    lambda: self.client.responses.input_tokens.count(model=MODEL, input=SUM)):
+            with self.assertRaisesRegex(openai.NotFoundError, "there is no /v1/responses/.*: "):
+                ask()
+
+
 class Keys(OpenAICase):
     env = {"MOESAIC_API_KEY": "right"}
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "ceiling.h"
@@ -21,9 +20,6 @@ double begin_of(const std::vector<OpSpan>& spans) {
   return std::ranges::min_element(spans, {}, &OpSpan::begin)->begin;
 }
 
-// To the nanosecond.
-double microseconds(double seconds) { return std::round(seconds * 1e9) / 1e3; }
-
 // Names a process or a thread.
 Json named(const char* what, int thread, const std::string& name) {
   return {{"name", what}, {"ph", "M"}, {"pid", kProcess}, {"tid", thread}, {"args", {{"name", name}}}};
@@ -36,7 +32,7 @@ Json args_of(const OpSpan& span, const StepTrace& t) {
   if (span.seconds > 0) args["gb_s"] = span.bytes / span.seconds / 1e9;
   if (t.ceiling_gb_s > 0 && span.seconds > 0) {
     const double floor = ceiling_of(span.op, t.ceiling_gb_s * 1e9, t.caps).seconds(span.bytes, span.flops);
-    args["roofline_us"] = microseconds(floor), args["roofline_share"] = floor / span.seconds;
+    args["roofline_us"] = floor * 1e6, args["roofline_share"] = floor / span.seconds;
   }
   const auto op = std::ranges::find(t.ops, span.op, &OpProfile::op);
   if (op != t.ops.end() && !op->kernels.empty()) args["kernels"] = op->kernels;
@@ -72,8 +68,8 @@ Json trace_json(const StepTrace& t) {
     events.push_back({{"name", span.op},
                       {"cat", "operation"},
                       {"ph", "X"},
-                      {"ts", microseconds(span.begin - begin)},
-                      {"dur", microseconds(span.seconds)},
+                      {"ts", (span.begin - begin) * 1e6},
+                      {"dur", span.seconds * 1e6},
                       {"pid", kProcess},
                       {"tid", thread_of(span.rank)},
                       {"args", args_of(span, t)}});

@@ -99,13 +99,13 @@ constexpr std::array kAbsent = {
 
 constexpr std::string_view kVersion = "/v1", kModels = "/models/", kResponses = "/responses/";
 
-// A path that ends with a slash goes on with a model's name, which may hold slashes, or with a response's id,
-// which holds none.
+// A path that ends with a slash goes on with a name. That of a model or of the page's file may hold slashes,
+// a response's id holds none.
 bool is_at(const Route& route, std::string_view path) {
   const bool begins = route.path.size() > 1 && route.path.ends_with('/');
   if (!begins) return path == route.path;
   if (path.size() <= route.path.size() || !path.starts_with(route.path)) return false;
-  return route.path.ends_with(kModels) || path.find('/', route.path.size()) == std::string_view::npos;
+  return !route.path.ends_with(kResponses) || path.find('/', route.path.size()) == std::string_view::npos;
 }
 
 // Clients that were given the server's address without /v1 find it too.

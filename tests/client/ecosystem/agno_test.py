@@ -2,7 +2,6 @@
 
 import unittest
 
-import pydantic
 from agno.agent import Agent
 from agno.models.anthropic import Claude
 from agno.models.ollama import Ollama
@@ -10,14 +9,7 @@ from agno.models.openai import OpenAIChat, OpenAIResponses
 from agno.models.openai.like import OpenAILike
 from agno.models.vllm import VLLM
 from case import MODEL, PERSON, SUM, WEATHER, Case, get_weather
-
-
-class Person(pydantic.BaseModel):
-    """A person."""
-
-    name: str
-    age: int
-    city: str
+from person import Person
 
 
 class Agents(Case):

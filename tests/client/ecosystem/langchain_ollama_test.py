@@ -4,23 +4,12 @@ import asyncio
 import unittest
 
 import ollama
-import pydantic
 from case import MODEL, PERSON, SUM, WEATHER, Case, get_weather
 from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import HumanMessage
 from langchain_ollama import ChatOllama, OllamaEmbeddings, OllamaLLM
 from langgraph.prebuilt import create_react_agent
-
-
-class Person(pydantic.BaseModel):
-    """A person."""
-
-    name: str
-    age: int
-    city: str
-
-
-NORA = Person(name="Nora", age=34, city="Oslo")
+from person import NORA, Person
 
 
 class Chat(Case):

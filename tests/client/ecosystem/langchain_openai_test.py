@@ -4,24 +4,13 @@ import asyncio
 import unittest
 
 import openai
-import pydantic
 from case import LONG, MODEL, PERSON, PRODUCT, SUM, WEATHER, Case, get_weather
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI
-
-
-class Person(pydantic.BaseModel):
-    """A person."""
-
-    name: str
-    age: int
-    city: str
-
-
-NORA = Person(name="Nora", age=34, city="Oslo")
+from person import NORA, Person
 
 
 class Chat(Case):

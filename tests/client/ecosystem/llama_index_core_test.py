@@ -3,7 +3,6 @@
 import asyncio
 import unittest
 
-import pydantic
 from case import MODEL, PERSON, SUM, WEATHER, Case, get_weather
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.llms import ChatMessage
@@ -12,16 +11,9 @@ from llama_index.llms.anthropic import Anthropic
 from llama_index.llms.ollama import Ollama
 from llama_index.llms.openai import OpenAIResponses
 from llama_index.llms.openai_like import OpenAILike
+from person import Person
 
 KNOWN_MODEL = "gpt-5-mini"
-
-
-class Person(pydantic.BaseModel):
-    """A person."""
-
-    name: str
-    age: int
-    city: str
 
 
 class ChatCompletions(Case):

@@ -3,23 +3,12 @@
 import asyncio
 import unittest
 
-import pydantic
 import pydantic_ai
 from case import LONG, MODEL, PERSON, PRODUCT, WEATHER, Case, get_weather
+from person import NORA, Person
 from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
-
-
-class Person(pydantic.BaseModel):
-    """A person."""
-
-    name: str
-    age: int
-    city: str
-
-
-NORA = Person(name="Nora", age=34, city="Oslo")
 
 
 class Chat(Case):

@@ -3,20 +3,12 @@
 import asyncio
 import unittest
 
-import pydantic
 from case import MODEL, PERSON, SUM, WEATHER, Case, get_weather
+from person import Person
 from strands import Agent, tool
 from strands.models.anthropic import AnthropicModel
 from strands.models.openai import OpenAIModel
 from strands.models.openai_responses import OpenAIResponsesModel
-
-
-class Person(pydantic.BaseModel):
-    """A person."""
-
-    name: str
-    age: int
-    city: str
 
 
 class Chat(Case):

@@ -33,6 +33,8 @@ class BackendTest : public ::testing::TestWithParam<const char*> {
     EXPECT_TRUE(status.ok()) << status.message();
     return logits;
   }
+  // A step of one token, token 1.
+  void expect_failure_in_layer_0(const ModelWeights& w);
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, BackendTest, ::testing::ValuesIn(devices()));
@@ -61,6 +63,19 @@ struct TestSequence {
     done += rows;
   }
 };
+
+void BackendTest::expect_failure_in_layer_0(const ModelWeights& w) {
+  const auto backend = load_backend(GetParam(), config_, w);
+  ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPageTokens, .full_pages = 1, .window_pages = 1}).ok());
+  std::vector<float> logits(static_cast<size_t>(config_.vocab));
+  const std::vector<int32_t> tokens = {1};
+  TestSequence sequence{tokens, {0}};
+  Batch batch;
+  sequence.add(batch, 1);
+  const Status status = forward(*backend, config_, batch, logits);
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_NE(status.message().find("layer 0"), std::string::npos) << status.message();
+}
 
 // Three sequences with interleaved pages, decoding, prefilling and idle in turn, against each one alone.
 TEST_P(BackendTest, SequencesOfABatchAreIndependent) {
@@ -289,16 +304,7 @@ TEST_P(BackendTest, AnOverflowIsAnError) {
   w.embed =
       dense_view(Format::kF32, config_.vocab, config_.hidden, reinterpret_cast<std::byte*>(embed.data()));
   w.layers[0].o_bias = dense_view(Format::kF32, 1, config_.hidden, reinterpret_cast<std::byte*>(bias.data()));
-  const auto backend = load_backend(GetParam(), config_, w);
-  ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPageTokens, .full_pages = 1, .window_pages = 1}).ok());
-  std::vector<float> logits(static_cast<size_t>(config_.vocab));
-  const std::vector<int32_t> overflowing = {1};
-  TestSequence sequence{overflowing, {0}};
-  Batch batch;
-  sequence.add(batch, 1);
-  const Status status = forward(*backend, config_, batch, logits);
-  EXPECT_EQ(status.code(), StatusCode::kInternal);
-  EXPECT_NE(status.message().find("layer 0"), std::string::npos) << status.message();
+  expect_failure_in_layer_0(w);
 }
 
 TEST_P(BackendTest, DamagedWeightsAreRefused) {
@@ -339,16 +345,7 @@ TEST_P(BackendTest, AnOverflowBeforeAttentionIsAnError) {
     for (size_t at = 0; at < static_cast<size_t>(m.row_stride); at += sizeof kHuge)
       std::memcpy(&damaged[at], &kHuge, sizeof kHuge);
     m.data = damaged.data();
-    const auto backend = load_backend(GetParam(), config_, w);
-    ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPageTokens, .full_pages = 1, .window_pages = 1}).ok());
-    std::vector<float> logits(static_cast<size_t>(config_.vocab));
-    const std::vector<int32_t> tokens = {1};
-    TestSequence sequence{tokens, {0}};
-    Batch batch;
-    sequence.add(batch, 1);
-    const Status status = forward(*backend, config_, batch, logits);
-    EXPECT_EQ(status.code(), StatusCode::kInternal);
-    EXPECT_NE(status.message().find("layer 0"), std::string::npos) << status.message();
+    expect_failure_in_layer_0(w);
   }
 }
 

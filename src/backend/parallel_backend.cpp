@@ -157,7 +157,7 @@ class RanksKvCopier final : public KvCopier {
 // The first rank measures for all of them; the ops of the last step are those of every rank that measured.
 class RanksProfiler final : public Profiler {
  public:
-  // None of them is null.
+  // ranks: none is null.
   explicit RanksProfiler(std::vector<Profiler*> ranks) : ranks_(std::move(ranks)) {}
   std::vector<OpProfile> profile() const override { return ranks_[0]->profile(); }
   void reset_profile() override { ranks_[0]->reset_profile(); }

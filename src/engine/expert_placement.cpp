@@ -22,7 +22,7 @@ double experts_in(const std::vector<MemoryPart>& parts) {
   return bytes;
 }
 
-// Where not all parts fit, memory holds as many experts as fit beside the others; a step reads the rest from
+// If not all parts fit, has memory hold as many experts as fit beside the others; a step reads the rest from
 // the file. False: that cannot be, as there is no file (dummy weights), experts are converted at load, or
 // even those of one token do not fit.
 bool hold_what_fits(const std::vector<MemoryPart>& parts, double free, const ModelConfig& config,

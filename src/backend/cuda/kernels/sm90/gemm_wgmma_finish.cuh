@@ -6,13 +6,12 @@
 //          bytes of a place.
 // Cluster  The sums of a split contraction are joined and stored straight from registers.
 //
-// Barriers One for each warpgroup, once a part: two parts have room, and a thread that writes one has read
-// the
-//          one before the last. Between two tiles nobody waits: a warp has the next tile's sums only after
-//          all four have begun its products.
+// Barriers One for each warpgroup, once a part: there is room for two parts, and a thread that writes one has
+//          read the one before the last. Between two tiles nobody waits: a warp has the next tile's sums
+//          only after all four have begun its products.
 // Ordering What a part reads is asked for two parts ahead, since the compiler moves no load before a store.
-// Rounding A sum times its row's factor plus its bias is rounded once, by name, so that a token's result does
-//          not depend on the tile in which the compiler joins them.
+// Rounding A sum times its row's factor plus its bias is one fused operation, named in the code. Left to the
+//          compiler, a token's result depended on its place in the tile.
 #pragma once
 
 #include "backend/cuda/kernels/common/epilogue.cuh"
@@ -20,7 +19,7 @@
 
 namespace moesaic::cuda::sm90 {
 
-// Where a warpgroup's sums stand.
+// The place of a warp's sums in the product.
 struct OutputTile {
   WorkTile work_tile;
   int row;           // the warp's first of 16 rows, in the matrix
@@ -112,7 +111,7 @@ struct PartRoom {
   __device__ float4* chunk(int token, int c) const {
     return reinterpret_cast<float4*>(room) + token * (kGroupRows / 4) + (c ^ c / 8 * 6 ^ token / 2 % 4 * 2);
   }
-  // sum: 8, of this lane.
+  // sum: the lane's 8.
   __device__ void write(const OutputTile& at, const float (&bias)[2], const float* sum) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll

@@ -258,7 +258,8 @@ asio::awaitable<void> Connection::send(HttpAnswer answer) {
   if (answer.status != 204) response.content_length(answer.body.size());
   record_.status = answer.status;
   const std::string head = text_of(response);
-  co_await write(head, head_only_ ? std::string_view() : answer.body);
+  if (head_only_) answer.body.clear();
+  co_await write(head, answer.body);
 }
 
 asio::awaitable<bool> Connection::write(std::string_view bytes, std::string_view more) {

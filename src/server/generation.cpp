@@ -130,7 +130,7 @@ asio::awaitable<void> Generating::stream_rest(std::string sse) {
     // Tokens that show nothing yet, as those of a call, are silence too.
     if (sse.empty() && Clock::now() - sent >= app_.options.limits.heartbeat) sse += answer_.heartbeat();
     if (!sse.empty()) {
-      reached = co_await exchange_.send_events(std::exchange(sse, {}));
+      reached = co_await exchange_.send_events(std::exchange(sse, std::string()));
       sent = Clock::now();
     }
     if (reached) going = co_await next(&sse);

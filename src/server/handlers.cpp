@@ -185,8 +185,9 @@ openai::Refusal unavailable(const App& app) {
 }
 
 asio::awaitable<void> health(HttpExchange& exchange, App& app) {
-  const bool failed = app.engine.state() == EngineThread::State::kFailed;
-  co_await send_state(exchange, failed ? unavailable(app) : openai::Refusal(), health_json(app));
+  openai::Refusal refusal;
+  if (app.engine.state() == EngineThread::State::kFailed) refusal = unavailable(app);
+  co_await send_state(exchange, refusal, health_json(app));
 }
 
 asio::awaitable<void> ready(HttpExchange& exchange, App& app) {

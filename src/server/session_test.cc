@@ -63,6 +63,17 @@ std::string chunked(const std::string& body, const std::string& coding = "chunke
   return post("Transfer-Encoding: " + coding + "\r\n", body);
 }
 
+TEST_F(SessionTest, AnEngineThatFailedIsNotHealthy) {
+  app_ = app_without_model(options_);
+  app_->engine.start([] {});
+  app_->engine.wait_until_loaded();
+  for (const char* path : {"/health", "/ready"}) {
+    const std::string answers = talk({get(kHost, path) + get(kHost, path)});
+    EXPECT_EQ(statuses_of(answers), "503 503 ") << path;
+    EXPECT_NE(answers.find("the engine has failed: no model"), std::string::npos) << answers;
+  }
+}
+
 // The model is not loaded: a body that was received gets 503, and the next request its answer.
 TEST_F(SessionTest, BodiesEndWhereTheyEnd) {
   expect(get(kHost) + kNext, "200 200 ");

@@ -248,11 +248,8 @@ openai::TokenAnswerOrError count_tokens(std::string_view body, const Service& se
   openai::UnknownFields unknown = check_fields(root.value(), message_fields(), service.strict_fields, fields);
   const MessagesRequest r = read_request(fields, service, true);
   if (!fields.ok()) return *fields.refusal();
-  const Result<Conversation> conversation = conversation_of(root.value(), r, service);
-  if (!conversation.ok()) return openai::api_error(conversation.status(), "messages");
-  const auto tokens = service.model.chat_prompt(conversation.value(), {.cancel = service.cancel});
-  if (!tokens.ok()) return openai::api_error(tokens.status(), "messages");
-  return openai::TokenAnswer{openai::dump({{"input_tokens", tokens.value().size()}}), std::move(unknown)};
+  return openai::count_prompt(conversation_of(root.value(), r, service), "messages", service,
+                              std::move(unknown));
 }
 
 }  // namespace moesaic::anthropic

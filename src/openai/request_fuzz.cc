@@ -14,7 +14,7 @@ using namespace moesaic::openai;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr std::array kJobs = {prepare_chat, prepare_completion, prepare_response};
-  constexpr std::array kConversions = {tokenize, detokenize, apply_template};
+  constexpr std::array kConversions = {tokenize, detokenize, apply_template, count_input};
   if (size == 0) return 0;
   const std::string_view body(reinterpret_cast<const char*>(data + 1), size - 1);
   const size_t which = data[0] % (kJobs.size() + kConversions.size());

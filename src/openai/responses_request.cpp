@@ -166,4 +166,17 @@ PreparedRequestOrError prepare_response(std::string_view body, const Service& se
   return prepared;
 }
 
+TokenAnswerOrError count_input(std::string_view body, const Service& service) {
+  Result<Json> parsed = parse_object(body);
+  if (!parsed.ok()) return api_error(parsed.status());
+  Json& root = parsed.value();
+  Fields fields(root);
+  UnknownFields unknown = check_fields(root, responses_fields(), service.strict_fields, fields);
+  if (Refusal refusal = add_previous(root, service)) return *refusal;
+  const ResponsesRequest r = read_responses(fields, service);
+  if (!fields.ok()) return *fields.refusal();
+  return count_prompt(r.conversation, "input", service, std::move(unknown),
+                      {{"object", "response.input_tokens"}});
+}
+
 }  // namespace moesaic::openai

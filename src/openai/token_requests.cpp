@@ -83,4 +83,13 @@ TokenAnswerOrError detokenize(std::string_view body, const Service& service) {
   return TokenAnswer{dump({{"prompt", text}, {"content", text}}), std::move(unknown)};
 }
 
+TokenAnswerOrError count_prompt(const Result<Conversation>& conversation, const std::string& param,
+                                const Service& service, UnknownFields unknown, Json answer) {
+  if (!conversation.ok()) return api_error(conversation.status(), param);
+  const Result<Tokens> tokens = service.model.chat_prompt(conversation.value(), {.cancel = service.cancel});
+  if (!tokens.ok()) return api_error(tokens.status(), param);
+  answer["input_tokens"] = tokens.value().size();
+  return TokenAnswer{dump(answer), std::move(unknown)};
+}
+
 }  // namespace moesaic::openai

@@ -1,4 +1,4 @@
-// /tokenize, /apply-template and /detokenize, as vLLM and llama.cpp have them.
+// /tokenize, /apply-template and /detokenize, as vLLM and llama.cpp have them, and the counting of prompts.
 #pragma once
 
 #include <string>
@@ -21,5 +21,10 @@ TokenAnswerOrError tokenize(std::string_view body, const Service& service);
 TokenAnswerOrError apply_template(std::string_view body, const Service& service);
 // {tokens}: {prompt, content}, twice the same text, in which bytes that are not UTF-8 are U+FFFD
 TokenAnswerOrError detokenize(std::string_view body, const Service& service);
+
+// For other endpoints that count: `answer` with the member input_tokens, the tokens of the prompt, however
+// many. param: the field that errors about the conversation name.
+TokenAnswerOrError count_prompt(const Result<Conversation>& conversation, const std::string& param,
+                                const Service& service, UnknownFields unknown, Json answer = Json::object());
 
 }  // namespace moesaic::openai

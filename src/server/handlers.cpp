@@ -272,6 +272,10 @@ asio::awaitable<void> responses(HttpExchange& exchange, App& app) {
   return generate(exchange, app, openai::prepare_response);
 }
 
+asio::awaitable<void> input_tokens(HttpExchange& exchange, App& app) {
+  return convert(exchange, app, openai::count_input);
+}
+
 asio::awaitable<void> stored_response(HttpExchange& exchange, App& app) {
   const std::string_view stream = parameter(exchange.request().query, "stream");
   if (!stream.empty() && stream != "false") {

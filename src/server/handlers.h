@@ -36,6 +36,7 @@ asio::awaitable<void> model_by_id(HttpExchange& exchange, App& app);
 asio::awaitable<void> chat_completions(HttpExchange& exchange, App& app);
 asio::awaitable<void> completions(HttpExchange& exchange, App& app);
 asio::awaitable<void> responses(HttpExchange& exchange, App& app);
+asio::awaitable<void> input_tokens(HttpExchange& exchange, App& app);
 asio::awaitable<void> stored_response(HttpExchange& exchange, App& app);
 asio::awaitable<void> delete_response(HttpExchange& exchange, App& app);
 asio::awaitable<void> messages(HttpExchange& exchange, App& app);

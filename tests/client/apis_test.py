@@ -203,12 +203,23 @@ class Stored(Case):
         for query in ("?stream=true", "?include=usage&stream=1&x"):
             self.assertEqual(self.get(path + query, 400)["error"]["param"], "stream")
         self.assertIn("nothing behind the id", self.get(path + "/input_items", 404)["error"]["message"])
-        for path, instead in ((path + "/cancel", "behind the id"), (RESPONSES + "/input_tokens", "count_tokens"),
-                              (RESPONSES + "/compact", "as input")):
+        for path, instead in ((path + "/cancel", "behind the id"), (RESPONSES + "/compact", "as input")):
             status, answer = self.server.post(path, {"model": "tiny", "input": SUM})
             self.assertEqual((status, answer["error"]["code"]), (404, "not_found"))
             self.assertIn(instead, answer["error"]["message"])
         self.assertEqual(self.server.call("POST", f"{RESPONSES}/{first['id']}", "{}")[0], 405)
+
+    def test_input_tokens(self):
+        tools = [{"type": "function", **FUNCTION}]
+        first = self.respond(SUM, instructions="Be brief.", tools=tools)
+        for body, counted in (({"input": SUM, "instructions": "Be brief.", "tools": tools}, first),
+                              ({"input": WEATHER, "previous_response_id": first["id"]}, self.respond(WEATHER, previous_response_id=first["id"]))):
+            self.assertEqual(self.post(RESPONSES + "/input_tokens", {"model": "tiny", "reasoning": {"effort": "low"}, **body}),
+                             {"object": "response.input_tokens", "input_tokens": counted["usage"]["input_tokens"]})
+        many = self.post(RESPONSES + "/input_tokens", {"input": "word " * 30000})
+        self.assertGreater(many["input_tokens"], 30000)
+        for wrong, param in (({"input": 5}, "input"), ({"input": SUM, "previous_response_id": "resp_none"}, "previous_response_id")):
+            self.assertEqual(self.post(RESPONSES + "/input_tokens", wrong, 400)["error"]["param"], param)
 
     def test_bounded_and_on_request(self):
         kept = [self.respond(SUM)["id"] for _ in range(4)]

@@ -1,5 +1,7 @@
 #include "anthropic/messages_input.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "base/error.h"
@@ -28,8 +30,43 @@ Status check_block(const Json& block) {
 }
 
 Status unreadable(const std::string& type) {
-  return invalid("a block of type '{}' is not supported: text, thinking, tool_use and tool_result are",
-                 type.substr(0, 40));
+  return invalid(
+      "a block of type '{}' is not supported: text, thinking, tool_use, tool_result and documents of text "
+      "are",
+      type.substr(0, 40));
+}
+
+bool is_text_document(const Json& block) {
+  const std::string source = string_or(member(block, "source"), "type", "");
+  return string_or(block, "type", "") == "document" && (source == "text" || source == "content");
+}
+
+Result<std::string> source_text(const Json& source) {
+  const bool plain = source["type"] == "text";
+  const Json& given = member(source, plain ? "data" : "content");
+  if (given.is_string()) return given.get<std::string>();
+  if (plain || !given.is_array()) return invalid("a document's source has no text");
+  std::string text;
+  for (const Json& block : given) {
+    RETURN_IF_ERROR(check_block(block));
+    if (block["type"] != "text") return invalid("a document's content has a block that is not of type text");
+    text += string_or(block, "text", "");
+  }
+  return text;
+}
+
+// A document whose source is text, with its title and context before it.
+Result<std::string> document_text(const Json& block) {
+  RETURN_IF_ERROR(text::check_strings(block, {"title", "context"}));
+  if (member(member(block, "citations"), "enabled") == true)
+    return invalid("a document's citations are not supported; leave them out");
+  ASSIGN_OR_RETURN(const std::string source, source_text(block["source"]));
+  std::string text = "<document>\n";
+  for (const char* name : {"title", "context"}) {
+    const std::string said = string_or(block, name, "");
+    if (!said.empty()) text += fmt::format("<{0}>{1}</{0}>\n", name, said);
+  }
+  return text + source + "\n</document>";
 }
 
 // The text of a tool's result. A part that the model cannot read is named in its place.
@@ -44,6 +81,9 @@ Result<std::string> result_text(const Json& content) {
     const std::string type = string_or(block, "type", "?");
     if (type == "text") {
       text += string_or(block, "text", "");
+    } else if (is_text_document(block)) {
+      ASSIGN_OR_RETURN(const std::string document, document_text(block));
+      text += document;
     } else if (const std::string_view medium = text::medium_of(block); !medium.empty()) {
       text += text::omitted(medium);
     } else if (type == "tool_reference") {
@@ -84,6 +124,10 @@ class MessageReader {
     const std::string type = string_or(block, "type", "?");
     const bool assistant = role_ == "assistant";
     if (type == "text") return add_text(string_or(block, "text", ""));
+    if (is_text_document(block) && !assistant) {
+      ASSIGN_OR_RETURN(const std::string document, document_text(block));
+      return add_text(document);
+    }
     if (const std::string_view medium = text::medium_of(block);
         !medium.empty() && media_ == text::Media::kNoted)
       return add_text(text::omitted(medium));
@@ -163,13 +207,16 @@ Result<std::string> system_text(const Json& system) {
 Result<Conversation> read_messages(const Json& messages, Conversation conversation) {
   RETURN_IF_ERROR(check_message_count(messages.size(), kName));
   ConversationBuilder builder(conversation);
-  const size_t question = text::question_of(messages);
+  const bool continues = string_or(messages.back(), "role", "") == "assistant";
+  const size_t question = text::question_of(messages, continues);
   for (size_t i = 0; i < messages.size(); ++i) {
     if (const Status status = add_message(messages[i], i == question, builder); !status.ok())
       return invalid("{}: message {}: {}", kName, i, status.message());
   }
-  if (string_or(messages.back(), "role", "") == "assistant")
-    return invalid("{}: the last one is the assistant's; continuing it is not supported", kName);
+  if (!continues) return conversation;
+  if (!conversation.messages.empty() && !conversation.messages.back().recipient.empty())
+    return invalid("{}: the last one calls a tool, and no tool_result follows", kName);
+  leave_open_if_assistant(conversation);
   return conversation;
 }
 

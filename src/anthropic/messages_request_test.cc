@@ -154,8 +154,6 @@ TEST(Messages, WhatCannotBeHonouredIsRefused) {
   const auto message = [](const char* content) { return error_of(ask(content)).message; };
   EXPECT_TRUE(
       contains(message(R"([{"role": "user", "content": [{"type": "image", "source": {}}]}])"), "'image'"));
-  EXPECT_TRUE(contains(
-      message(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])"), "continuing"));
   EXPECT_TRUE(
       contains(message(R"([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}])"),
                "message 0"));
@@ -190,6 +188,63 @@ TEST(Messages, ImagesOfAHistoryBecomeNotes) {
                     "name": "f", "input": {}}]}, {"role": "user", "content": [{"type": "tool_result",
                     "tool_use_id": "c", "content": "4"}]}])")),
                        "[image omitted"));
+}
+
+TEST(Messages, DocumentsOfTextAreRead) {
+  const auto with = [](const std::string& document) {
+    return ask(R"([{"role": "user", "content": [)" + document + R"(, {"type": "text", "text": "see"}]}])");
+  };
+  EXPECT_TRUE(contains(prompt_of(with(R"({"type": "document", "title": "T", "context": "C", "citations":
+      {"enabled": false}, "source": {"type": "text", "media_type": "text/plain", "data": "Sea\nsand"}})")),
+                       "<|message|><document>\n<title>T</title>\n<context>C</context>\nSea\nsand\n"
+                       "</document>\n\nsee<|end|>"));
+  const std::string source =
+      R"({"type": "document", "title": null, "source": {"type": "content", "content": )";
+  for (const char* content :
+       {"\"Sea\"", R"([{"type": "text", "text": "Se"}, {"type": "text", "text": "a"}])"})
+    EXPECT_TRUE(
+        contains(prompt_of(with(source + content + "}}")), "<|message|><document>\nSea\n</document>\n\nsee"))
+        << content;
+  EXPECT_TRUE(contains(prompt_of(ask(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content":
+      [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}, {"role": "user", "content": [{"type":
+      "tool_result", "tool_use_id": "t", "content": [{"type": "document", "source": {"type": "text", "data":
+      "Sea"}}]}]}])")),
+                       "<document>\nSea\n</document><|end|>"));
+  for (const char* wrong : {R"("source": {"type": "text"})", R"("source": {"type": "text", "data": [1]})",
+                            R"("source": {"type": "content", "content": 1})",
+                            R"("source": {"type": "content", "content": [{"type": "image"}]})",
+                            R"("title": 1, "source": {"type": "text", "data": "a"})",
+                            R"("citations": {"enabled": true}, "source": {"type": "text", "data": "a"})",
+                            R"("source": {"type": "base64", "media_type": "text/plain", "data": "aGk="})"})
+    EXPECT_EQ(error_of(with(std::string(R"({"type": "document", )") + wrong + "}")).param, "messages")
+        << wrong;
+}
+
+TEST(Messages, TheAssistantsLastMessageGoesOn) {
+  const auto said = [](const std::string& content, const std::string& more = "") {
+    return ask(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": )" + content + "}]",
+               more);
+  };
+  const std::string begin = "<|start|>user<|message|>a<|end|><|start|>assistant";
+  for (const auto& [content, end] :
+       {std::pair(R"("It is ")", "<|channel|>final<|message|>It is "),
+        {R"([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "It"}])",
+         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>It"},
+        {R"([{"type": "thinking", "thinking": "hm"}])", "<|channel|>analysis<|message|>hm"},
+        {"\"\"", ""},
+        {"[]", ""}}) {
+    const std::string prompt = prompt_of(said(content));
+    EXPECT_TRUE(prompt.ends_with(begin + end)) << prompt;
+  }
+  EXPECT_TRUE(
+      contains(error_of(said(R"([{"type": "tool_use", "id": "t", "name": "f", "input": {}}])")).message,
+               "no tool_result"));
+  EXPECT_EQ(error_of(said("\"{\"", std::string(kTool) + R"(, "tool_choice": {"type": "any"})")).param,
+            "messages");
+  EXPECT_EQ(error_of(ask(R"([{"role": "user", "content": [{"type": "image", "source": {}}]},
+                             {"role": "assistant", "content": "It"}])"))
+                .param,
+            "messages");
 }
 
 TEST(Messages, ValuesThatMeanNothingAreRefused) {

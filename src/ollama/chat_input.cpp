@@ -78,11 +78,13 @@ class MessageReader {
 Result<Conversation> read_messages(const Json& messages, Conversation conversation) {
   RETURN_IF_ERROR(check_message_count(messages.size(), kName));
   MessageReader reader(conversation);
-  const size_t question = text::question_of(messages);
+  const bool continues = !messages.empty() && string_or(messages.back(), "role", "") == "assistant";
+  const size_t question = text::question_of(messages, continues);
   for (size_t i = 0; i < messages.size(); ++i) {
     if (const Status status = reader.add(messages[i], i == question); !status.ok())
       return invalid("{}: message {}: {}", kName, i, status.message());
   }
+  if (continues) leave_open_if_assistant(conversation);
   return conversation;
 }
 

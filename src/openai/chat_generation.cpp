@@ -37,6 +37,11 @@ GenerationOrError chat_generation(const ChatTask& task, const Result<Conversatio
                                   const std::string& param, Fields& fields, const Service& service) {
   auto grammar = grammar_of(task, fields, service);
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
+  if (conversation.ok() && conversation.value().continues && !std::get<AnswerGrammar>(grammar).empty())
+    return ApiError{.message = param +
+                               ": the last one is the assistant's and goes on as text: no form of the "
+                               "answer, strict function or forced call applies to it",
+                    .param = param};
   auto prompt = prompt_of(conversation, param, service);
   if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
   SamplingParams sampling = task.sampling;

@@ -10,6 +10,7 @@
 #include "openai/known_fields.h"
 #include "openai/sampling_fields.h"
 #include "openai/tool_choice.h"
+#include "text/conversation_builder.h"
 #include "text/harmony_json.h"
 
 namespace moesaic::openai {
@@ -57,16 +58,9 @@ ChatRequest read_chat(Fields& fields, const Service& service) {
   return r;
 }
 
-// A thought without an answer has not ended.
-void leave_open(Conversation& conversation) {
-  std::vector<Message>& messages = conversation.messages;
-  conversation.continues = true;
-  if (messages.size() < 2 || messages.back().channel != "final" || !messages.back().text.empty()) return;
-  if (messages.end()[-2].channel == "analysis") messages.pop_back();
-}
-
 Result<Conversation> conversation_of(const Json& root, const ChatRequest& r, const Service& service) {
   Conversation conversation = new_conversation(r.tools, r.form, r.thinking, service);
+  conversation.continues = r.continues;
   RETURN_IF_ERROR(read_messages(root["messages"], kConversation, conversation));
   if (r.continues) leave_open(conversation);
   return conversation;
@@ -89,10 +83,6 @@ PreparedRequestOrError prepare_chat(std::string_view body, const Service& servic
   auto made = chat_generation(r, conversation_of(root.value(), r, service), "messages", fields, service);
   if (auto* error = std::get_if<ApiError>(&made)) return *error;
   auto& generation = std::get<GenerationRequest>(made);
-  if (r.continues && !generation.grammar.empty())
-    fields.refuse("continue_final_message",
-                  "goes on with a text: no form of the answer, strict function or forced call applies");
-  if (!fields.ok()) return *fields.refusal();
   PreparedRequest prepared{.requests = repeated(generation, r.n),
                            .answer = nullptr,
                            .stream = r.stream.stream,

@@ -79,4 +79,21 @@ Status ConversationBuilder::add_tool_result(Message message, const std::string& 
   return {};
 }
 
+void leave_open(Conversation& conversation) {
+  std::vector<Message>& messages = conversation.messages;
+  conversation.continues = true;
+  if (messages.size() < 2 || messages.back().channel != "final" || !messages.back().text.empty()) return;
+  if (messages.end()[-2].channel == "analysis") messages.pop_back();
+}
+
+void leave_open_if_assistant(Conversation& conversation) {
+  leave_open(conversation);
+  std::vector<Message>& messages = conversation.messages;
+  conversation.continues =
+      !messages.empty() && messages.back().role == "assistant" && messages.back().recipient.empty();
+  if (!conversation.continues || !messages.back().text.empty()) return;
+  messages.pop_back();
+  conversation.continues = false;
+}
+
 }  // namespace moesaic

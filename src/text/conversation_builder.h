@@ -42,4 +42,11 @@ class ConversationBuilder {
   std::map<std::string, std::string> tool_of_call_;
 };
 
+// The last message, the assistant's, has not ended: with its text, or where that is empty with the thought
+// before it, the answer goes on.
+void leave_open(Conversation& conversation);
+// The same for APIs whose conversations may end with the assistant's message, always to be continued. An
+// empty one is taken away, and an answer of its own begins, as it does behind calls.
+void leave_open_if_assistant(Conversation& conversation);
+
 }  // namespace moesaic

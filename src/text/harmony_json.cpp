@@ -181,7 +181,7 @@ Status check_message_count(size_t count, const std::string& name) {
 Status read_messages(const OrderedJson& list, const std::string& name, Conversation& conversation) {
   RETURN_IF_ERROR(check_message_count(list.size(), name));
   ConversationBuilder builder(conversation);
-  const size_t question = text::question_of(list);
+  const size_t question = text::question_of(list, conversation.continues);
   for (size_t i = 0; i < list.size(); ++i) {
     if (const Status status = add_message(list[i], i == question, builder); !status.ok())
       return invalid("{}: message {}: {}", name, i, status.message());

@@ -28,7 +28,7 @@ inline constexpr size_t kMaxParametersBytes = 1 << 20;  // a tool's parameters
 
 // The same from JSON that has been parsed, part by part.
 
-// Appends the messages of an array.
+// Appends the messages of an array. Where Conversation::continues, the last one has not ended.
 Status read_messages(const text::OrderedJson& list, const std::string& name, Conversation& conversation);
 // Fails beyond kMaxMessages.
 Status check_message_count(size_t count, const std::string& name);

@@ -37,8 +37,8 @@ std::string omitted(std::string_view medium) {
   return fmt::format("[{} omitted: this model reads text only]", medium);
 }
 
-size_t question_of(const OrderedJson& messages) {
-  for (size_t i = messages.size(); i-- > 0;) {
+size_t question_of(const OrderedJson& messages, bool continues) {
+  for (size_t i = messages.size() - (continues && !messages.empty() ? 1 : 0); i-- > 0;) {
     const std::string role = string_or(messages[i], "role", "");
     if (role == "user") return i;
     if (role == "assistant") break;

@@ -81,8 +81,9 @@ class Continue(unittest.TestCase):
                 ([ASK, begin], {"add_generation_prompt": True}, "add_generation_prompt"),
                 ([ASK, begin], {"continue_final_message": False}, "add_generation_prompt"),
                 ([ASK, begin], {"continue_final_message": "yes"}, "continue_final_message"),
-                ([ASK, begin], {"response_format": FORM}, "continue_final_message"),
-                ([ASK, begin], {"tools": [TOOL], "tool_choice": "required"}, "continue_final_message")]:
+                ([ASK, begin], {"response_format": FORM}, "goes on as text"),
+                ([{"role": "user", "content": [{"type": "image_url"}]}, begin], {}, "image_url"),
+                ([ASK, begin], {"tools": [TOOL], "tool_choice": "required"}, "goes on as text")]:
             status, answer = self.server.post("/v1/chat/completions", {"messages": messages, **CONTINUE, **fields})
             self.assertEqual(status, 400, (messages, fields, answer))
             self.assertIn(words, json.dumps(answer["error"]))
@@ -95,6 +96,23 @@ class Continue(unittest.TestCase):
         more, answer = self.chat(begin, max_tokens=1, **CONTINUE)
         self.assertEqual((answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]), ("length", 1))
         self.assertNotIn("42", self.chat(begin, stop=["2"], **CONTINUE)[0]["content"])
+
+    def test_other_apis_always_go_on(self):
+        messages = [ASK, of_assistant(content="17 + 25 =")]
+        text = self.chat(messages[1], **CONTINUE)[0]["content"]
+        body = {"model": "tiny", "messages": messages}
+        status, answer = self.server.post("/v1/messages", {**body, "max_tokens": 100, "temperature": 0})
+        self.assertEqual((status, answer["content"]), (200, [{"type": "text", "text": text, "citations": None}]))
+        ollama = {**body, "stream": False, "options": {"temperature": 0}}
+        status, answer = self.server.post("/api/chat", ollama)
+        self.assertEqual((status, answer["message"]), (200, {"role": "assistant", "content": text}))
+        thought = {**ollama, "messages": [ASK, of_assistant(content="", thinking="17 + 25 =")]}
+        self.assertIn("42", self.server.post("/api/chat", thought)[1]["message"]["content"])
+        whole = self.server.post("/api/chat", {**ollama, "messages": [ASK]})[1]["message"]
+        self.assertEqual(self.server.post("/api/chat", {**ollama, "messages": [ASK, of_assistant(content="")]})[1]["message"], whole)
+        status, answer = self.server.post("/api/chat", {**ollama, "format": "json"})
+        self.assertEqual(status, 400)
+        self.assertIn("goes on as text", answer["error"])
 
     def test_usage_of_each_chunk(self):
         for path, prompt in [("/v1/chat/completions", {"messages": [ASK]}), ("/v1/completions", {"prompt": "One, two,", "max_tokens": 9})]:

@@ -31,6 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMostText = size_t{256} << 20;
+constexpr std::string_view kGpuMemory = "--gpu-memory";
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // as editors on Windows write it
 
 }  // namespace
@@ -104,6 +105,28 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
           "bf16, i8mm, dotprod, scalar; amx_emulated (slow, for tests)")
       ->capture_default_str()
       ->group(kRareOptions);
+}
+
+void leave_out_gpu_options(CLI::App& command) {
+  const CLI::Option* device = command.get_option_no_throw("--device");
+  const CLI::Option* other = command.get_option_no_throw("--device-model");
+  if (device == nullptr || (other != nullptr && other->count() > 0)) return;
+  const std::string kind = device->count() > 0 ? device->as<std::string>() : "auto";
+  const std::string absent = kind == "auto" ? no_gpu_reason() : "";
+  if (kind != "cpu" && kind != "reference" && absent.empty()) return;
+  std::vector<std::string> names;
+  for (CLI::Option* option : command.get_options()) {
+    if (option->count() == 0 || !option->get_description().starts_with("cuda:")) continue;
+    names.push_back(option->get_name());
+    if (names.back() != kGpuMemory) continue;
+    option->clear();
+    option->add_result("0");
+    option->run_callback();
+  }
+  if (names.empty()) return;
+  chat::notice(fmt::format("moesaic: note: {}: without effect on device {}{}", fmt::join(names, ", "),
+                           kind == "auto" ? "cpu" : kind,
+                           absent.empty() ? "" : "; no GPU is usable: " + absent));
 }
 
 Result<std::string> model_path(const std::string& model) {

@@ -61,15 +61,19 @@ void add_placement_options(CLI::App& c, Options& o) {
       ->group(kRareOptions);
   c.add_option_function<int>(
        "--n-cpu-moe", [&o](int layers) { o.experts = fmt::format("host:{}", layers); },
-       "llama.cpp's name of --experts host:LAYERS; also -ncmoe")
+       "cuda: llama.cpp's name of --experts host:LAYERS; also -ncmoe")
       ->check(in_range(0, 1 << 20))
       ->excludes("--experts")
       ->group(kRareOptions);
   c.add_flag_callback(
-       "--cpu-moe", [&o] { o.experts = "host"; }, "llama.cpp's name of --experts host; also -cmoe")
+       "--cpu-moe", [&o] { o.experts = "host"; }, "cuda: llama.cpp's name of --experts host; also -cmoe")
       ->excludes("--experts")
       ->group(kRareOptions);
 }
+
+// Of a command that was parsed: where no GPU runs the model, says on standard error which options have no
+// effect, those that were given and whose help begins with "cuda:", and takes --gpu-memory back.
+void leave_out_gpu_options(CLI::App& command);
 
 // Reads a number from 1 to 8, auto or numa, for OpenOptions::tp.
 Result<int> rank_count(const std::string& text);
@@ -117,7 +121,8 @@ void add_device_options(CLI::App& c, Options& o) {
       ->group(kModelOptions);
   c.add_flag(
        "--batch-invariant", o.batch_invariant,
-       "cuda: a sequence's logits do not depend on the other sequences of its batch, bit for bit; slower")
+       "a sequence's logits do not depend on the other sequences of its batch, bit for bit; slower on cuda, "
+       "always so on cpu")
       ->group(kRareOptions);
   c.add_flag("!--no-tune", o.tune,
              "cuda: do not measure the experts' kernels at the first load on a device (moesaic tune)")

@@ -1,6 +1,7 @@
 #include "program.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include "checkpoint/mapped_file.h"
 #include "commands/commands.h"
 #include "help.h"
+#include "model_options.h"
 
 namespace moesaic::app {
 namespace {
@@ -93,6 +95,22 @@ std::vector<std::string> with_long_options(int argc, char** argv) {
   return words;
 }
 
+// llama.cpp's option for layers on the GPU, of which CLI11 would make -n.
+std::string foreign_word(const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    if (word == "--") break;
+    for (const std::string_view name : {"-ngl", "--n-gpu-layers", "--gpu-layers"}) {
+      if (word == name || word.starts_with(std::string(name) + "="))
+        return fmt::format(
+            "{}: leave it out: the GPU has all layers; --device cpu takes none, and --gpu-memory or "
+            "--n-cpu-moe "
+            "leave experts in host memory",
+            name);
+    }
+  }
+  return {};
+}
+
 // The words of `run` behind "--" as values of an option, before all others.
 std::vector<std::string> with_prompt_words(const std::vector<std::string>& words) {
   const auto mark = std::ranges::find(words, "--");
@@ -141,6 +159,7 @@ int run_program(int argc, char** argv) try {
   if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1]))
     return wrong_usage(unknown_command(app, argv[1]));
   const std::vector<std::string> words = with_prompt_words(with_long_options(argc, argv));
+  if (const std::string foreign = foreign_word(words); !foreign.empty()) return wrong_usage(foreign);
   std::vector<const char*> pointers;
   for (const std::string& word : words) pointers.push_back(word.c_str());
   try {
@@ -150,6 +169,7 @@ int run_program(int argc, char** argv) try {
     app.exit(e);  // prints help or version
     return std::cout.flush() ? 0 : unwritten();
   }
+  leave_out_gpu_options(*app.get_subcommands().front());
   return report(run());
 } catch (const std::system_error&) {  // fmt's, when standard output cannot take more
   return unwritten();

@@ -176,6 +176,19 @@ class Run(Cli):
         self.assertEqual(sample(1), sample(1))
         self.assertNotEqual(sample(1), sample(2))
 
+    def test_options_of_a_gpu_are_named_where_none_is(self):
+        options = ("--gpu-memory", 4, "--experts", "auto,hot:3", "--step-limit", 5, "--portable")
+        for command in (("run", "-m", MODEL, "-p", "a", "-n", 1), ("bench", "-m", MODEL, "-p", 4, "-n", 1, "-r", 1)):
+            done = self.moesaic(*command, "--device", "cpu", *options)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("moesaic: note: --gpu-memory, --experts, --portable, --step-limit: without effect on device cpu\n", done.stderr)
+            for moe in (("--cpu-moe",), ("-ncmoe", 1)):
+                self.assertIn("effect on device", self.moesaic(*command, "--device", "reference", *moe).stderr)
+            self.assertNotIn("effect", self.moesaic(*command, "--device", "cpu", "--batch-invariant").stderr)
+        for word in (("-ngl", 99), ("--n-gpu-layers=1",)):
+            self.refused(2, "--n-cpu-moe", "run", "-m", MODEL, "-p", "a", *word)
+        self.ok("run", "-m", MODEL, "-n", 1, "--", "-ngl")
+
     def test_devices_agree(self):
         args = ("run", "-m", MODEL, "-p", "hello", "--temp", 0, "-o", "json", "--device")
         self.assertEqual(self.json(*args, "cpu")["tokens"], self.json(*args, "reference")["tokens"])

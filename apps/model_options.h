@@ -71,8 +71,8 @@ void add_placement_options(CLI::App& c, Options& o) {
       ->group(kRareOptions);
 }
 
-// Of a command that was parsed: where no GPU runs the model, says on standard error which options have no
-// effect, those that were given and whose help begins with "cuda:", and takes --gpu-memory back.
+// Says on standard error which of a parsed command's options have no effect, since no GPU runs the model:
+// those whose help begins with "cuda:". Takes --gpu-memory back, which a backend without a GPU refuses.
 void leave_out_gpu_options(CLI::App& command);
 
 // Reads a number from 1 to 8, auto or numa, for OpenOptions::tp.

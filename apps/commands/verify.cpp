@@ -45,12 +45,16 @@ Status run_verify(const VerifyArguments& o) {
   ASSIGN_OR_RETURN(const KvFormat kv, kv_format(o.model.kv_dtype));
   ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(o.model.dense));
   const VerifyOptions options{.quick = o.quick, .kv = kv, .dense = dense, .report = print_case};
+  // Before the operations, which take minutes: a wrong name is an error at once.
+  Checkpoint c;
+  if (!o.model.model.empty()) {
+    ASSIGN_OR_RETURN(c, open_model(o.model));
+  }
   std::vector<VerifyCase> cases;
   if (o.operations) {
     ASSIGN_OR_RETURN(cases, compare_operations(o, options));
   }
   if (!o.model.model.empty()) {
-    ASSIGN_OR_RETURN(const Checkpoint c, open_model(o.model));
     const auto factory = [&] { return make_backend(o.model, kRows); };
     ASSIGN_OR_RETURN(cases.emplace_back(), verify_model(c.config, c.weights, factory, o.tokens, options));
   }

@@ -33,7 +33,7 @@ constexpr const char *kAnswerOptions = "Prompt and answer", *kSamplingOptions = 
 // The grammar of --json-schema. The parts of the schema that it does not enforce are named once.
 Result<AnswerGrammar> grammar_of(RunOptions& o) {
   if (o.schema_path.empty()) return AnswerGrammar();
-  ASSIGN_OR_RETURN(o.schema, text::read_text_file(o.schema_path));
+  ASSIGN_OR_RETURN(o.schema, read_text_file(o.schema_path));
   auto grammar = AnswerGrammar::compile({.chat = !o.raw, .json_schema = o.schema});
   if (!grammar.ok()) return invalid("{}: {}", o.schema_path, grammar.status().message());
   ASSIGN_OR_RETURN(const text::OrderedJson parsed, text::parse_ordered_json(o.schema, o.schema_path));

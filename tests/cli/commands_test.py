@@ -170,6 +170,14 @@ class Run(Cli):
             self.assertEqual(([*answer], type(answer["a"]), out["finish_reason"]), (["a", "b"], int, "stop"))
             self.assertLessEqual(len(answer["b"]), 3)
 
+    def test_a_json_schema_from_a_pipe(self):
+        """Such as <(jq .schema form.json) in a shell."""
+        reading, writing = os.pipe()
+        os.write(writing, b'{"const": 7}')
+        os.close(writing)
+        self.assertEqual(self.ok("run", "-m", TINY, "-p", "a", "--json-schema", f"/dev/fd/{reading}", pass_fds=[reading]), "7\n")
+        os.close(reading)
+
     def test_seed(self):
         sample = lambda seed: self.json("run", "-m", MODEL, "--raw", "-p", "0", "-n", 40, "--temp", 20, "--seed", seed,
                                         "-o", "json")["tokens"]

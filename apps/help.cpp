@@ -141,6 +141,29 @@ void refuse_empty_values(CLI::App& app) {
   }
 }
 
+void read_whole_numbers_as_decimal(CLI::App& app) {
+  constexpr const char* kDigits = "0123456789";
+  const auto digits_of = [](std::string_view text) {
+    return text.substr(text.starts_with('-') || text.starts_with('+') ? 1 : 0);
+  };
+  const auto shorten = [digits_of](std::string& text) {
+    const std::string_view digits = digits_of(text);
+    const size_t zeros = std::min(digits.find_first_not_of('0'), std::max<size_t>(digits.size(), 1) - 1);
+    text.erase(text.size() - digits.size(), zeros);
+    return std::string();
+  };
+  const auto whole = [digits_of](const std::string& text) {
+    const std::string_view digits = digits_of(text);
+    const bool decimal = !digits.empty() && digits.find_first_not_of(kDigits) == std::string_view::npos;
+    return decimal ? std::string() : fmt::format("'{}' is not a whole number", text);
+  };
+  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    for (CLI::Option* option : command->get_options([](const CLI::Option*) { return true; }))
+      if (option->get_type_name().find("INT") != std::string::npos)
+        option->transform(CLI::Validator(shorten, ""))->check(CLI::Validator(whole, ""));
+  }
+}
+
 std::string unknown_option(const CLI::App& app) {
   for (const std::string& word : app.remaining(true)) {
     const size_t name = word.find_first_not_of('-');

@@ -20,6 +20,8 @@ void add_help(CLI::App& app);
 // Refuses an empty value of every option of the commands but those that take a text for the model: it is
 // mostly a shell's variable that is not set, and as a file of API keys it would mean none.
 void refuse_empty_values(CLI::App& app);
+// CLI11 alone would take 010 for eight.
+void read_whole_numbers_as_decimal(CLI::App& app);
 
 // The first unknown option among the words that a command line left over, without its value; empty: none.
 std::string unknown_option(const CLI::App& app);

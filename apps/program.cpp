@@ -155,6 +155,7 @@ int run_program(int argc, char** argv) try {
   }
   add_help(app);
   refuse_empty_values(app);
+  read_whole_numbers_as_decimal(app);
   // CLI11 would only say that a subcommand is missing.
   if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1]))
     return wrong_usage(unknown_command(app, argv[1]));

@@ -63,7 +63,7 @@ class Usage(Cli):
                             ("false", "no JSON value satisfies")):
             schema.write_text(text)
             self.refused(1, ["bad_schema.json", words], "run", "-m", ABSENT, "-p", "hi", "--json-schema", schema)
-        self.refused(1, "cannot be read", "run", "-m", ABSENT, "-p", "hi", "--json-schema", FOLDER / "absent.json")
+        self.refused(1, "cannot read", "run", "-m", ABSENT, "-p", "hi", "--json-schema", FOLDER / "absent.json")
 
     def test_devices(self):
         self.refused(2, "tpu", "verify", "--quick", "--device", "tpu")
@@ -94,6 +94,13 @@ class Usage(Cli):
         for flag, value in (("--ctx", "1"), ("--ctx", "99999999"), ("--stride", "0"), ("--stride", "-4")):
             self.refused(2, "", "perplexity", "-m", ABSENT, "-f", __file__, flag, value)
 
+    def test_whole_numbers_are_decimal(self):
+        """A shell's printf %03d makes them, and C would read them as octal."""
+        for text in ("010", "+10", "10"):
+            self.assertEqual(self.json("run", "-m", MODEL, "--raw", "-p", "a", "-n", text, "-o", "json")["usage"]["completion_tokens"], 10, text)
+        for text in ("0x10", "1e1", " 10", "10 ", "1'0", "--10"):
+            self.refused(2, "whole number", "run", "-m", MODEL, "-p", "a", f"-n={text}" if text == "--10" else "-n", *[text] * (text != "--10"))
+
     def test_token_ids(self):
         for ids in ("", "1,x", "1,-2", "99999999999", "1;2"):
             self.refused(2, "", "logits", "-m", ABSENT, "--tokens", ids)
@@ -114,7 +121,7 @@ class Usage(Cli):
 class Files(Cli):
     def test_absent(self):
         for args in (("run", "-p", "a"), ("bench",), ("logits", "--tokens", "1"), ("tokenize", "-p", "a"),
-                     ("detokenize", "--tokens", "1"), ("profile",), ("perplexity", "-f", __file__)):
+                     ("detokenize", "--tokens", "1"), ("profile",), ("perplexity", "-f", __file__), ("verify",)):
             self.refused(1, "absent", args[0], "-m", ABSENT, *args[1:])
         self.refused(1, "absent", "inspect", ABSENT)
         self.refused(1, "absent", "convert", ABSENT, FOLDER / "x.gguf")

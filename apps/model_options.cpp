@@ -87,10 +87,11 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       ->capture_default_str()
       ->group(kRareOptions);
   command
-      .add_option("--moe-path", moe_path,
-                  "w4a8: MXFP4 experts times MXFP8 activations, native on SM12x, emulated on Hopper; cpu and "
-                  "reference only round like it. fp8: on Hopper, prompts and large batches take the experts' "
-                  "activations in E4M3: faster, less exact")
+      .add_option(
+          "--moe-path", moe_path,
+          "w4a8: MXFP4 experts times MXFP8 activations, native on SM12x, emulated on Hopper; cpu and "
+          "reference only round like it. fp8: on Ada and Hopper, prompts and large batches take the experts' "
+          "activations in E4M3: faster, less exact")
       ->check(one_of({"auto", "w4a8", "fp8"}))
       ->capture_default_str()
       ->group(kRareOptions);

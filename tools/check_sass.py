@@ -20,11 +20,13 @@ UNBOUNDED_THREADS = 512  # a CTA's where a kernel has no launch bounds
 STATIC_SHARED, RESERVED_SHARED = 48 * 1024, 1024  # bytes; the latter are CUDA's own, from 9.0 on
 
 
-def common(copies, *fp8):
-    """The kernels of kernels/common/: patterns of their mangled names, and of instructions that each must have."""
+def common(copies, *fp8, fp8_mma=()):
+    """The kernels of kernels/common/: patterns of their mangled names, and of instructions that each must have. fp8, fp8_mma: of weights
+    in FP8, and of products in FP8 (before 8.9 a stub)."""
     return {
         r"\dgemm_small_m_kernelI": (r"HMMA\.16816\.F32",),
-        r"\dgemm_large_m_kernelI": (r"HMMA\.16816\.F32", r"LDGSTS"),
+        r"\dgemm_large_m_kernelI(?!NS0_14Mxfp4Fp8)": (r"HMMA\.16816\.F32", r"LDGSTS"),
+        r"\dgemm_large_m_kernelINS0_14Mxfp4Fp8Source": fp8_mma,
         r"\dgemm_(small|large)_m_kernelINS0_11Mxfp8Source": fp8,
         r"attention_portable_kernel\w+OwnPages": (r"HMMA\.16816\.F32\.BF16", copies),
         r"attention_portable_kernel\w+PlainPages": (r"HMMA\.16816\.F32\.BF16", r"LDGSTS"),
@@ -32,6 +34,7 @@ def common(copies, *fp8):
     }
 
 
+NATIVE, WIDENED = (r"QMMA\.16832\.F32\.E5M2\.E4M3", r"LDGSTS"), (r"HMMA\.16816\.F32", r"LDGSTS")
 CP_ASYNC, BULK, E4M3 = r"LDGSTS\.E\.BYPASS\.128", r"UBLKCP", r"F2FP\.F16\.E4M3\.UNPACK_B"
 EARLY = {r"\d(gemm|attention|dense_decode|moe_decode|block_scaled)_\w*kernel": (r"ACQBULK",)}  # griddepcontrol.wait
 HOPPER = {
@@ -48,11 +51,11 @@ FAMILIES = {
     "sm_80": common(CP_ASYNC),
     "sm_86": common(CP_ASYNC),
     "sm_87": common(CP_ASYNC),
-    "sm_89": common(CP_ASYNC, E4M3),
-    "sm_90": common(BULK, E4M3) | EARLY | HOPPER,
-    "sm_100": common(BULK, E4M3) | EARLY,
-    "sm_103": common(BULK, E4M3) | EARLY,
-    "sm_12": common(BULK, E4M3) | EARLY | {r"block_scaled_(small|large)_m_kernel": (r"QMMA\.SF\.16832", BULK)},
+    "sm_89": common(CP_ASYNC, E4M3, fp8_mma=NATIVE),
+    "sm_90": common(BULK, E4M3, fp8_mma=WIDENED) | EARLY | HOPPER,
+    "sm_100": common(BULK, E4M3, fp8_mma=WIDENED) | EARLY,
+    "sm_103": common(BULK, E4M3, fp8_mma=WIDENED) | EARLY,
+    "sm_12": common(BULK, E4M3, fp8_mma=NATIVE) | EARLY | {r"block_scaled_(small|large)_m_kernel": (r"QMMA\.SF\.16832", BULK)},
 }
 # Kernels that may use local memory: in which families (a pattern), bytes of stack, accesses in a loop that multiplies matrices,
 # and why. As nvcc 13.0 compiles them, the largest of a row's kernels.
@@ -66,6 +69,7 @@ LOCAL = [
     ("sm_90", r"\dgemm_large_m_kernel\w+Li128E", 32, 7, FULL),
     (r"sm_10\d", r"\dgemm_large_m_kernel\w+Li128E", 16, 4, FULL),
     ("sm_12", r"\dgemm_large_m_kernel\w+Li128E", 48, 9, FULL),
+    ("sm_89", r"\dgemm_large_m_kernelINS0_14Mxfp4Fp8SourceELi64E", 16, 2, "128 registers, for two CTAs"),
     (r"sm_10\d", r"\dgemm_small_m_kernelINS0_11Mxfp4SourceELi4ENS0_3Qkv", 8, 0, "128 registers, for two CTAs"),
     (AMPERE, r"attention_portable_kernel\w+Pages", 24, 0, HEAD_128),
     (ANY, r"attention_portable_kernel\w+OwnPagesILi128ELb0", 24, 0, HEAD_128),

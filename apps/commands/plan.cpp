@@ -200,7 +200,7 @@ Status run_unmeasured(const PlanOptions& o) {
     return print_ranks(checkpoint, o.model.tp, true);
   }
   if (o.model.moe_path == "fp8" && o.device_model != kH200)
-    return usage(invalid("--moe-path fp8: Hopper alone has it; use --device-model {}", kH200));
+    return usage(invalid("--moe-path fp8: of these GPUs Hopper alone has it; use --device-model {}", kH200));
   const bool fitted =
       o.device_model == kH200 || (o.device_model == kW4A8Device && o.model.moe_path == "w4a8");
   return fitted ? run_estimate(o) : run_projection(o);

@@ -152,7 +152,8 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
     if (chosen.gpu_memory > 0 && entry.name != std::string_view("cuda"))
       return invalid("--gpu-memory: device {} has no GPU memory", entry.name);
     if (chosen.moe_path == MoePath::kFp8 && entry.name != std::string_view("cuda"))
-      return invalid("--moe-path fp8: device {} has no such kernels, Hopper has; leave it out", entry.name);
+      return invalid("--moe-path fp8: device {} has no such kernels, Ada and Hopper have; leave it out",
+                     entry.name);
     if (chosen.max_rows == 0) chosen.max_rows = std::max(entry.prefill_rows(chosen), chosen.least_rows);
     return chosen.tp == 1 ? entry.create(chosen) : create_ranks(entry, chosen);
   }

@@ -20,6 +20,7 @@ enum class MoeKernel {
   kWgmma,        // kernels/sm90/gemm_wgmma
   kWgmmaFp8,     // the same with activations in E4M3
   kGemm,         // gemm() of ops/linear.h: mma.sync, any device and format
+  kGemmFp8,      // the same with MXFP4 weights and activations in E4M3
   kW4A8,         // kernels/sm120/: MXFP4 weights, MXFP8 activations
   kW4A8Prefill,  // the same with more rows to a CTA
 };
@@ -63,8 +64,8 @@ std::vector<RankedConfig> rank_configs(const MoeShape& shape, std::span<const Mo
 const MoeKernelConfig* choose_config(const MoeShape& shape, std::span<const MoeKernelConfig> configs,
                                      std::string_view measured = {});
 
-// The kernels for Hopper: those for experts in slabs (layout/slab_layout.h), where fp8 is wanted with many
-// rows in E4M3; and those for all others.
+// The kernels for Hopper: those for experts in slabs (layout/slab_layout.h); and those for all others, which
+// other devices have, too. fp8: the ones that take many rows in E4M3.
 std::span<const MoeKernelConfig> sm90_configs(bool slabs, bool fp8 = false);
 // True if experts of these sizes can stand in slabs: those that kernels/sm90/moe_decode is written for.
 bool slabs_take(const MoeShape& shape);

@@ -164,6 +164,12 @@ TEST(ChooseConfig, ByTokens) {
           {1029, "gemm 128"},
           {1496, "gemm 64"},
           {4096, "gemm 128"}});
+  expect(32, sm90_configs(false, true),
+         {{74, "gemm 8"},
+          {543, "gemm fp8 64"},
+          {1029, "gemm fp8 128"},
+          {1496, "gemm fp8 64"},
+          {4096, "gemm fp8 128"}});
   expect(128, sm90_configs(false),
          {{390, "gemm 8"}, {422, "gemm 16"}, {707, "gemm 8"}, {2180, "gemm 64"}, {4096, "gemm 128"}});
   expect(32, w4a8_configs(),

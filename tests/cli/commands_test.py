@@ -726,7 +726,7 @@ class Plan(Cli):
                      "--tokens", "1,64")
         self.refused(2, "Hopper alone", "plan", "-m", "dummy:gpt-oss-20b", "--device-model", "gb10", "--moe-path", "fp8")
         self.refused(2, "gpt-oss's sizes", "plan", "-m", MODEL, "--device-model", "h200", "--moe-path", "fp8")
-        self.refused(2, "Hopper has", "bench", "-m", MODEL, "--device", "cpu", "--moe-path", "fp8")
+        self.refused(2, "Ada and Hopper have", "bench", "-m", MODEL, "--device", "cpu", "--moe-path", "fp8")
 
     def test_ranks_have_parts_and_are_projected(self):
         lines = self.ok("plan", "-m", "dummy:gpt-oss-120b", "--device-model", "h200", "--tp", 4).splitlines()

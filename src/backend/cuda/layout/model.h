@@ -40,7 +40,7 @@ inline constexpr int kSlabRows = 8;  // most rows of the kernel for few rows (Ex
 // The layouts of the model's weights in memory, which decide the kernels of its products.
 struct Paths {
   bool slabs = false;             // the experts are slabs: they have gpt-oss's own sizes
-  bool fp8 = false;               // slabs meet many rows in E4M3
+  bool fp8 = false;               // many rows of experts are taken in E4M3
   bool w4a8 = false;              // the experts are Kind::kMxfp4Quads
   bool dense_mx = false;          // dense matrices of MXFP4 or MXFP8 are quads, too
   slabs::SlabLayout slab_layout;  // the device's, whether or not there are slabs

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/kernels/common/gemm_fp8.h"
 #include "backend/cuda/kernels/sm120/gemm.h"
 #include "backend/cuda/kernels/sm90/gemm_split_k.h"
 #include "backend/cuda/kernels/sm90/gemm_wgmma.h"
@@ -87,9 +88,13 @@ Status gather_hidden(const LayerExperts& e, const void* part, int64_t stride, in
       stream);
 }
 
-Status run_gemm(const LayerExperts& e, const ExpertRows& rows, int tile, const MoeScratch& scratch,
-                cudaStream_t stream) {
-  Activations x = permuted_activations(e, rows, tile, scratch);
+// In FP8 the rows stand in scratch.out until the second product writes it, and h, once whole, in
+// scratch.tiles.
+Status run_gemm(const LayerExperts& e, const ExpertRows& rows, const MoeKernelConfig& kernel_config,
+                const MoeScratch& scratch, cudaStream_t stream) {
+  const bool fp8 = kernel_config.kernel == MoeKernel::kGemmFp8;
+  Activations x = permuted_activations(e, rows, kernel_config.tile, scratch);
+  if (fp8) RETURN_IF_ERROR(to_fp8(x, rows.rows, e.hidden, kFp8Scale, scratch.out, stream));
   // A rank's columns stand alone first.
   void* const made = e.ranks != nullptr ? scratch.tiles : scratch.hidden;
   RETURN_IF_ERROR(gemm(*e.gate_up, x,
@@ -104,6 +109,8 @@ Status run_gemm(const LayerExperts& e, const ExpertRows& rows, int tile, const M
                        stream));
   RETURN_IF_ERROR(gather_hidden(e, made, e.h_columns.count, rows.rows, scratch, stream));
   x.x = scratch.hidden, x.rows = nullptr, x.factor = 1.0f;
+  if (fp8)
+    RETURN_IF_ERROR(to_fp8(x, rows.rows * e.top_k, e.intermediate, kFp8HiddenScale, scratch.tiles, stream));
   return gemm(*e.down, x, expert_out(e, scratch), stream);
 }
 
@@ -255,7 +262,8 @@ Status run_products(const LayerExperts& e, const ExpertRows& x, const MoeKernelC
     case MoeKernel::kWgmmaFp8:
       return run_wgmma(e, x, kernel_config, scratch, stream);
     case MoeKernel::kGemm:
-      return run_gemm(e, x, kernel_config.tile, scratch, stream);
+    case MoeKernel::kGemmFp8:
+      return run_gemm(e, x, kernel_config, scratch, stream);
     case MoeKernel::kW4A8:
     case MoeKernel::kW4A8Prefill:
       return run_w4a8(e, x, kernel_config, scratch, stream);

@@ -22,7 +22,7 @@ struct LayerExperts {
   int experts = 0, top_k = 0, hidden = 0, intermediate = 0;
   Activation activation;
   bool slabs = false;     // layout/slab_layout.h; else matrices
-  bool fp8 = false;       // slabs meet many rows in E4M3
+  bool fp8 = false;       // many rows are taken in E4M3
   bool w4a8 = false;      // quads, through kernels/sm120/
   bool emulated = false;  // on a device that has not the instruction
   slabs::SlabLayout layout;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/kernels/common/gemm_fp8.h"
 #include "backend/cuda/kernels/common/sample.h"
 #include "backend/cuda/kernels/sm120/gemm.h"
 #include "backend/cuda/kernels/sm90/dense_decode.h"
@@ -85,13 +86,23 @@ constexpr ExpertsConfig kExpertsConfigs[] = {
      .layout = ExpertsLayout::kSlabs,
      .needs = kWgmma,
      .invariant = false,
+     .gpt_oss_swiglu = true,
      .gpt_oss_sizes = true},
     {.name = "slabs, rows in FP8",
      .layout = ExpertsLayout::kSlabs,
      .path = MoePath::kFp8,
      .needs = kWgmma,
      .invariant = false,
+     .gpt_oss_swiglu = true,
      .gpt_oss_sizes = true},
+    // Portable targets count as invariant; what asks for it beside this path is refused when it is opened.
+    {.name = "weight tiles, rows in FP8",
+     .layout = ExpertsLayout::kWeightTiles,
+     .path = MoePath::kFp8,
+     .needs = kFp8Mma,
+     .portable = true,
+     .gpt_oss_swiglu = true,
+     .cols_multiple = kFp8Columns},
     {.name = "weight tiles", .layout = ExpertsLayout::kWeightTiles, .mxfp4_only = false, .any_path = true},
 };
 
@@ -137,8 +148,11 @@ bool takes(const AttentionConfig& c, const AttentionShape& s, const Target& targ
 }
 bool takes(const ExpertsConfig& c, const ExpertsShape& s, const Target& target) {
   return target.features.have(c.needs) && (s.mxfp4 || !c.mxfp4_only) &&
-         (c.any_path || c.path == target.moe_path) && (c.invariant || !target.batch_invariant) &&
-         (!c.gpt_oss_sizes || (slabs_take(s.sizes) && s.swiglu_alpha == 1.702 && s.swiglu_limit == 7.0));
+         (c.any_path || c.path == target.moe_path) && (!c.portable || target.portable) &&
+         (c.invariant || !target.batch_invariant) &&
+         (!c.gpt_oss_swiglu || (s.swiglu_alpha == 1.702 && s.swiglu_limit == 7.0)) &&
+         (!c.gpt_oss_sizes || slabs_take(s.sizes)) && s.sizes.hidden % c.cols_multiple == 0 &&
+         s.sizes.intermediate % c.cols_multiple == 0;
 }
 bool takes(const RouterConfig& c, const RouterShape& s) {
   return (!c.slabs_only || s.slabs) && !(c.chooses && s.scores_only) && within(s.rows, c.most_rows) &&

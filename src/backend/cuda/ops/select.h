@@ -107,8 +107,10 @@ struct ExpertsConfig {
   bool mxfp4_only = true;
   MoePath path = MoePath::kAuto;
   unsigned needs = 0;
-  bool any_path = false, invariant = true;
-  bool gpt_oss_sizes = false;  // compiled for these alone: slabs_take(), and their SwiGLU
+  bool any_path = false, portable = false, invariant = true;  // portable: for such targets alone
+  bool gpt_oss_swiglu = false;                                // for its alpha and limit alone
+  bool gpt_oss_sizes = false;                                 // compiled for these alone: slabs_take()
+  int cols_multiple = 1;                                      // hidden and intermediate are multiples of it
 };
 Result<const ExpertsConfig*> select(const ExpertsShape& shape, const Target& target);
 

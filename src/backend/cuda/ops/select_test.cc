@@ -190,6 +190,11 @@ TEST(SelectExperts, ByModelAndDevice) {
   EXPECT_EQ(name(oss, device(9, 0, {.moe_path = MoePath::kFp8})), "slabs, rows in FP8");
   EXPECT_EQ(name(oss, device(9, 0, {.moe_path = MoePath::kFp8, .batch_invariant = true})), "weight tiles");
   EXPECT_EQ(name(oss, device(9, 0, {.batch_invariant = true})), "weight tiles");
+  constexpr std::string_view kFp8Tiles = "weight tiles, rows in FP8";
+  EXPECT_EQ(name(oss, device(9, 0, {.moe_path = MoePath::kFp8, .portable = true})), kFp8Tiles);
+  EXPECT_EQ(name(oss, device(8, 9, {.moe_path = MoePath::kFp8})), kFp8Tiles);
+  for (const int minor : {0, 6, 7})
+    EXPECT_EQ(name(oss, device(8, minor, {.moe_path = MoePath::kFp8})), "weight tiles");
   for (const int minor : {0, 6, 9}) EXPECT_EQ(name(oss, device(8, minor)), "weight tiles");
   EXPECT_EQ(name(oss, device(10, 0)), "weight tiles");
   for (const int minor : {0, 1}) EXPECT_EQ(name(oss, device(12, minor)), "quads");
@@ -197,8 +202,13 @@ TEST(SelectExperts, ByModelAndDevice) {
   other.sizes.hidden = 2048;
   EXPECT_EQ(name(other, device(9, 0)), "weight tiles");
   EXPECT_EQ(name(other, device(12, 0)), "quads");
+  EXPECT_EQ(name(other, device(9, 0, {.moe_path = MoePath::kFp8})), "weight tiles");
+  EXPECT_EQ(name(other, device(8, 9, {.moe_path = MoePath::kFp8})), kFp8Tiles);
+  other.sizes.intermediate = 2080;  // no multiple of 64
+  EXPECT_EQ(name(other, device(8, 9, {.moe_path = MoePath::kFp8})), "weight tiles");
   other = oss, other.swiglu_limit = 8;
   EXPECT_EQ(name(other, device(9, 0)), "weight tiles");
+  EXPECT_EQ(name(other, device(8, 9, {.moe_path = MoePath::kFp8})), "weight tiles");
   other = oss, other.mxfp4 = false;
   for (const int major : {9, 12}) EXPECT_EQ(name(other, device(major, 0)), "weight tiles");
   other = oss, other.sizes.experts = 1025;

@@ -66,13 +66,14 @@ std::atomic<bool>& allowed() {
 }  // namespace
 
 Features features_of(int major, int minor, int code) {
-  constexpr int kHopper = 90;
+  constexpr int kAda = 89, kHopper = 90;
   Features f{.major = major, .minor = minor, .shared_per_block = shared_per_block(major, minor)};
   if (10 * major + minor >= kHopper && code >= kHopper) {
     f.has = kBulkCopies | kClusters | kProgrammaticLaunch;
     if (major == 9) f.has |= kWgmma;
     if (major == 12) f.has |= kBlockScaledMma;
   }
+  if (10 * major + minor >= kAda && code >= kAda) f.has |= kFp8Mma;
   return f;
 }
 
@@ -89,7 +90,8 @@ std::string describe(const Features& features) {
                                       {kClusters, "clusters"},
                                       {kProgrammaticLaunch, "early launch"},
                                       {kWgmma, "wgmma"},
-                                      {kBlockScaledMma, "block-scaled MMA"}}) {
+                                      {kBlockScaledMma, "block-scaled MMA"},
+                                      {kFp8Mma, "FP8 MMA"}}) {
     if (features.have(feature)) names.emplace_back(name);
   }
   return fmt::format("{}; {} KB of shared memory a block",

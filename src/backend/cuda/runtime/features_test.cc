@@ -8,8 +8,10 @@ namespace moesaic::cuda {
 namespace {
 
 TEST(Features, AreThoseOfTheDeviceAndOfItsCode) {
-  constexpr unsigned kSince90 = kBulkCopies | kClusters | kProgrammaticLaunch;
-  for (const int minor : {0, 6, 7, 9}) EXPECT_EQ(features_of(8, minor, 80 + minor).has, 0u);
+  constexpr unsigned kSince90 = kBulkCopies | kClusters | kProgrammaticLaunch | kFp8Mma;
+  for (const int minor : {0, 6, 7}) EXPECT_EQ(features_of(8, minor, 80 + minor).has, 0u);
+  EXPECT_EQ(features_of(8, 9, 89).has, kFp8Mma);
+  EXPECT_EQ(features_of(8, 9, 86).has, 0u);
   EXPECT_EQ(features_of(9, 0, 90).has, kSince90 | kWgmma);
   EXPECT_EQ(features_of(10, 0, 90).has, kSince90);
   for (const int minor : {0, 1}) EXPECT_EQ(features_of(12, minor, 120).has, kSince90 | kBlockScaledMma);
@@ -44,7 +46,7 @@ TEST(Features, WithLessSharedMemory) {
 TEST(Features, InWords) {
   EXPECT_EQ(describe(features_of(8, 6, 86)), "those of 8.0; 99 KB of shared memory a block");
   EXPECT_EQ(describe(features_of(9, 0, 90)),
-            "bulk copies, clusters, early launch, wgmma; 227 KB of shared memory a block");
+            "bulk copies, clusters, early launch, wgmma, FP8 MMA; 227 KB of shared memory a block");
 }
 
 TEST(Features, HaveWhatIsNeeded) {

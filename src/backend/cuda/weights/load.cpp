@@ -287,7 +287,7 @@ Paths paths_of(const ModelConfig& c, const ModelWeights& stored, const BackendOp
   const auto is = [&](ExpertsLayout layout) { return experts.ok() && experts.value()->layout == layout; };
   const slabs::SlabLayout layout = slab_layout_of(options.device, options.max_sms, options.rank.share);
   return {.slabs = is(ExpertsLayout::kSlabs) && prepare_slabs(layout),
-          .fp8 = is(ExpertsLayout::kSlabs) && target.moe_path == MoePath::kFp8,
+          .fp8 = experts.ok() && experts.value()->path == MoePath::kFp8,
           .w4a8 = is(ExpertsLayout::kQuads),
           .dense_mx = options.moe_path == MoePath::kW4A8,
           .slab_layout = layout};
@@ -334,11 +334,11 @@ std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeight
 namespace {
 
 Status check_fp8(const BackendOptions& options, const Paths& paths) {
-  if (options.moe_path != MoePath::kFp8 || (paths.slabs && paths.fp8)) return {};
+  if (options.moe_path != MoePath::kFp8 || paths.fp8) return {};
   return error(
       StatusCode::kUnsupported,
-      "cuda: --moe-path fp8 is for gpt-oss's experts in MXFP4 on Hopper (compute capability 9.0), without "
-      "--batch-invariant and --portable; leave it out");
+      "cuda: --moe-path fp8 is for gpt-oss's experts in MXFP4 on Ada and Hopper (compute capability 8.9 and "
+      "9.0), without --batch-invariant; leave it out");
 }
 
 }  // namespace

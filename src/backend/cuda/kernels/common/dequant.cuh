@@ -1,4 +1,4 @@
-// Weights in matrix.h's order become A fragments of mma.sync m16n8k16.
+// Weights in matrix.h's order become A fragments of mma.sync m16n8k16, or of FP8's m16n8k32.
 //
 // Maths    a Source has what a lane loads of one block of a weight tile. fragment(m, j): the registers a0
 //          to a3 of MMA tile m and step j, as BF16 (kBf16) or F16. scale(m, h): the block's scale of row 16
@@ -29,7 +29,7 @@ struct Fragment {
 // A lane's part of one block, as loaded, and how it becomes fragments (m, j) and the scales of its rows (m,
 // h). Sources without scales accumulate straight on.
 struct PlainSource {
-  static constexpr bool kScaled = false;
+  static constexpr bool kScaled = false, kFp8 = false;
   static constexpr int kBlockBytes = 2048, kScaleBytes = 0;
   static constexpr float kFactor = 1.0f;
   uint4 q[4];
@@ -58,7 +58,7 @@ __device__ inline float e8m0(uint32_t word, int i) { return __uint_as_float((wor
 // magnitudes of a2 and a3 six and nine bits lower, with their signs in bits 14 and 13: 11 instructions for 8
 // weights.
 struct Mxfp4Source {
-  static constexpr bool kScaled = true, kBf16 = false;
+  static constexpr bool kScaled = true, kBf16 = false, kFp8 = false;
   static constexpr int kBlockBytes = 512, kScaleBytes = 32;
   static constexpr float kFactor = 16384.0f;  // takes out 2^-14
   uint4 q;
@@ -67,13 +67,40 @@ struct Mxfp4Source {
     q = load_weights(data + lane * 16);
     s = __ldg(reinterpret_cast<const uint32_t*>(scales + lane / 4 * 4));
   }
+  __device__ uint32_t word(int m, int j) const {
+    return m == 0 ? (j == 0 ? q.x : q.y) : (j == 0 ? q.z : q.w);
+  }
   __device__ Fragment fragment(int m, int j) const {
-    const uint32_t w = m == 0 ? (j == 0 ? q.x : q.y) : (j == 0 ? q.z : q.w);
+    const uint32_t w = word(m, j);
     constexpr uint32_t kAll = 0x8E008E00u, kMagnitude = 0x0E000E00u, kSign = 0x80008000u;
     return {{w & kAll, w << 3 & kAll, (w << 6 & kMagnitude) | (w << 1 & kSign),
              (w << 9 & kMagnitude) | (w << 2 & kSign)}};
   }
   __device__ float scale(int m, int h) const { return e8m0(s, 2 * m + h); }
+};
+// Two blocks as E5M2, which is the upper byte of the F16 above, for activations in E4M3 (gemm_fp8.h).
+// fragment(m, i): of block i. Byte 1 + 2 e of a register is half e of a0 or a1, byte 2 e that of a2 or a3: 11
+// instructions for 8 weights, as in F16. E4M3, whose exponent begins a bit lower, would take 15. The scales
+// multiply F32 sums: 4 FMAs for an MMA of 32 cycles (Ada), and exact whatever they are.
+struct Mxfp4Fp8Source {
+  static constexpr bool kScaled = true, kFp8 = true;
+  static constexpr int kBlockBytes = 2 * Mxfp4Source::kBlockBytes, kScaleBytes = 2 * Mxfp4Source::kScaleBytes;
+  static constexpr float kFactor = Mxfp4Source::kFactor;
+  Mxfp4Source blocks[2];
+  __device__ void load(const uint8_t* data, const uint8_t* scales, int lane) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      blocks[i].load(data + i * Mxfp4Source::kBlockBytes, scales + i * Mxfp4Source::kScaleBytes, lane);
+  }
+  __device__ Fragment fragment(int m, int i) const {
+    constexpr uint32_t kUpper = 0x8E008E00u, kMagnitude = 0x000E000Eu, kSign = 0x00800080u;
+    const uint32_t w = blocks[i].word(m, 0), v = blocks[i].word(m, 1);
+    return {{(w & kUpper) | (w >> 2 & kMagnitude) | (w >> 7 & kSign),
+             (w << 3 & kUpper) | (w << 1 & kMagnitude) | (w >> 6 & kSign),
+             (v & kUpper) | (v >> 2 & kMagnitude) | (v >> 7 & kSign),
+             (v << 3 & kUpper) | (v << 1 & kMagnitude) | (v >> 6 & kSign)}};
+  }
+  __device__ float scale(int m, int h, int i) const { return blocks[i].scale(m, h); }
 };
 // The word of eight E2M1 codes: a[i][e], register i, half e.
 __host__ __device__ inline uint32_t mxfp4_word(const uint8_t (&a)[4][2]) {
@@ -89,7 +116,7 @@ __host__ __device__ inline uint32_t mxfp4_word(const uint8_t (&a)[4][2]) {
 }
 
 struct ByteSource {
-  static constexpr bool kScaled = true, kBf16 = false;
+  static constexpr bool kScaled = true, kBf16 = false, kFp8 = false;
   static constexpr int kBlockBytes = 1024;
   static constexpr float kFactor = 1.0f;
   uint4 q[2];

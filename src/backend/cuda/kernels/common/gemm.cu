@@ -1,31 +1,12 @@
 // gemm() of ops/linear.h: which instance of gemm_small_m.cuh or gemm_large_m.cuh a weight format, a tile and
 // an epilogue are computed by, and its grid.
 #include "backend/cuda/kernels/common/gemm.h"
+#include "backend/cuda/kernels/common/gemm_fp8.h"
 #include "backend/cuda/kernels/common/gemm_large_m.cuh"
 #include "backend/cuda/kernels/common/gemm_small_m.cuh"
 
 namespace moesaic::cuda {
 namespace {
-
-template <class Source>
-GemmParams params_of(const Matrix& w, const Activations& x) {
-  return {.data = w.data.as<uint8_t>(),
-          .scales = w.scales.as<uint8_t>(),
-          .weight_tiles = static_cast<int>(w.weight_tiles),
-          .blocks = static_cast<int>(w.cols / kBlock),
-          .x = static_cast<const uint16_t*>(x.x),
-          .rows = x.rows,
-          .cols = static_cast<int>(w.cols),
-          .tokens = x.tokens,
-          .factor = x.factor * Source::kFactor,
-          .work_tiles = x.work_tiles,
-          .work_tile_count = x.work_tile_count};
-}
-
-// Blocks along the tokens: work tiles that there may be, or tiles of them all.
-int token_blocks(const Activations& x, int tile) {
-  return x.work_tiles != nullptr ? x.tokens : (x.tokens + tile - 1) / tile;
-}
 
 template <class Source, int kTiles, class Epilogue>
 Status run_small_m(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
@@ -36,23 +17,13 @@ Status run_small_m(const Matrix& w, const Activations& x, const Epilogue& epilog
                 params_of<Source>(w, x), epilogue);
 }
 
-template <class Source, int kTokens, class Epilogue>
-Status run_large_m(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
-  constexpr size_t kShared = kLargeMStages * kTokens * kLargeMStep * sizeof(uint16_t);
-  static_assert(kShared == gemm_shared_bytes(kTokens) && kShared <= 48 * 1024);
-  const auto weight_tiles =
-      static_cast<unsigned>((w.weight_tiles + kLargeMWeightTiles - 1) / kLargeMWeightTiles);
-  return launch(gemm_large_m_kernel<Source, kTokens, Epilogue>, dim3(weight_tiles, token_blocks(x, kTokens)),
-                dim3(kLargeMWarps * 32), kShared, stream, params_of<Source>(w, x), epilogue);
-}
-
 template <class Source, class Epilogue>
 Status run_tile(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
   if (x.tile <= 8) return run_small_m<Source, 1>(w, x, epilogue, stream);
   if (x.tile <= 16) return run_small_m<Source, 2>(w, x, epilogue, stream);
   if (x.tile <= 32) return run_small_m<Source, 4>(w, x, epilogue, stream);
-  if (x.tile <= 64) return run_large_m<Source, 64>(w, x, epilogue, stream);
-  return run_large_m<Source, 128>(w, x, epilogue, stream);
+  if (x.tile <= 64) return launch_large_m<Source, 64>(w, x, epilogue, stream);
+  return launch_large_m<Source, 128>(w, x, epilogue, stream);
 }
 
 template <class Epilogue>
@@ -65,10 +36,10 @@ Status run_kind(const Matrix& w, const Activations& x, const Epilogue& epilogue,
 }  // namespace
 
 Status gemm(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream) {
-  return run_kind(w, x, out, stream);
+  return x.fp8 ? gemm_fp8(w, x, out, stream) : run_kind(w, x, out, stream);
 }
 Status gemm(const Matrix& w, const Activations& x, const SwiGlu& out, cudaStream_t stream) {
-  return run_kind(w, x, out, stream);
+  return x.fp8 ? gemm_fp8(w, x, out, stream) : run_kind(w, x, out, stream);
 }
 Status gemm(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream) {
   return run_kind(w, x, out, stream);

@@ -11,6 +11,7 @@ namespace moesaic::cuda {
 // The other operand. Output row r reads row rows[r] of x, or row r where rows is null.
 struct Activations {
   const void* x = nullptr;  // [.., cols] BF16 or F16, as takes_bf16() says
+  bool fp8 = false;         // as to_fp8() (gemm_fp8.h) leaves them, for gemm_fp8()
   const int32_t* rows = nullptr;
   float factor = 1;  // the result is multiplied by it
   int tokens = 0;    // dense: rows. Grouped: the most work tiles there can be

@@ -1,6 +1,8 @@
 // y = W x for tiles of 64 or 128 tokens by mma.sync.
 //
-// Maths    as gemm_small_m.cuh, in the same order of sums
+// Maths    as gemm_small_m.cuh, in the same order of sums. In FP8 (gemm_fp8.h) there are no slices: no other
+//          kernel must add alike, and their sums would take 64 registers. A step is 128 columns, in as many
+//          bytes.
 // Shapes   those of gemm_small_m.cuh. A CTA has 4 weight tiles (128 rows).
 //
 // Grid     x: 4 weight tiles; y: work tile, or tile of tokens
@@ -115,7 +117,7 @@ __global__ void __launch_bounds__(kLargeMWarps * 32)
   int slices = 1, end = slice_start(p.blocks, 1);
   const auto close_slices =
       [&](int block) {  // those that end before this block; short contractions have empty ones
-        while (block >= end && slices <= kSlices) {
+        while (!Source::kFp8 && block >= end && slices <= kSlices) {
 #pragma unroll
           for (int i = 0; i < 2 * kTiles * 4; ++i) {
             float& sum = (&slice.v[0][0][0])[i];
@@ -145,6 +147,7 @@ __global__ void __launch_bounds__(kLargeMWarps * 32)
   }
   if (!works) return;
   close_slices(p.blocks);
+  const auto& sums = Source::kFp8 ? slice.v : total;
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -154,10 +157,20 @@ __global__ void __launch_bounds__(kLargeMWarps * 32)
         const int token = first_token + 8 * t + 2 * c + e;
         if (token < work_tile.count)
           finish(epilogue, weight_tile, 8 * m + g, work_tile.first + token, work_tile.expert,
-                 total[m][t][e] * p.factor, total[m][t][2 + e] * p.factor);
+                 sums[m][t][e] * p.factor, sums[m][t][2 + e] * p.factor);
       }
     }
   }
+}
+
+template <class Source, int kTokens, class Epilogue>
+Status launch_large_m(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
+  constexpr size_t kShared = kLargeMStages * kTokens * kLargeMStep * sizeof(uint16_t);
+  static_assert(kShared == gemm_shared_bytes(kTokens) && kShared <= 48 * 1024);
+  const auto weight_tiles =
+      static_cast<unsigned>((w.weight_tiles + kLargeMWeightTiles - 1) / kLargeMWeightTiles);
+  return launch(gemm_large_m_kernel<Source, kTokens, Epilogue>, dim3(weight_tiles, token_blocks(x, kTokens)),
+                dim3(kLargeMWarps * 32), kShared, stream, params_of<Source>(w, x), epilogue);
 }
 
 }  // namespace moesaic::cuda

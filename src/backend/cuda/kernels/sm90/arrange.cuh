@@ -45,13 +45,6 @@ __global__ void __launch_bounds__(kArrangeWarps * 32)
   }
 }
 
-__device__ inline uint32_t to_e4m3(uint32_t low, uint32_t high) {
-  const auto pair = [](uint32_t word) -> uint32_t {
-    const __half2 v = __hmul2(*reinterpret_cast<const __half2*>(&word), __float2half2_rn(kFp8Scale));
-    return __nv_cvt_halfraw2_to_fp8x2(v, __NV_SATFINITE, __NV_E4M3);
-  };
-  return pair(low) | pair(high) << 16;
-}
 // The same in FP8, a warp a token: lane (block, q) has chunk q of the block's two.
 __global__ void __launch_bounds__(kArrangeWarps * 32)
     arrange_fp8_kernel(const uint2* x, const int32_t* rows, const ActivationTiles tiles) {
@@ -71,7 +64,7 @@ __global__ void __launch_bounds__(kArrangeWarps * 32)
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const uint2 four = from[block * (kBlock / 4) + 2 * c + q];
-      chunk[c] = to_e4m3(four.x, four.y);
+      chunk[c] = f16_to_e4m3(four.x, kFp8Scale) | f16_to_e4m3(four.y, kFp8Scale) << 16;
     }
     const int place = fp8_place(block % 2 * 2 + q, token);
     *reinterpret_cast<uint4*>(to + static_cast<int64_t>(block / 2) * width * 64 + place * 16) = {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/common/gemm.h"
+#include "backend/cuda/kernels/common/gemm_fp8.h"
 #include "backend/cuda/layout/slab_layout.h"
 #include "core/rank_share.h"
 
@@ -39,8 +40,6 @@ struct ActivationTiles {
 ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens);
 // Tokens that the buffer must hold; ends: work tiles whose count is no tile_width, one an expert at most.
 inline size_t tile_tokens(size_t tokens, size_t ends) { return tokens + 15 * ends; }
-
-inline constexpr float kFp8Scale = 0x1p-7f;  // |h| kHScale is at most 57,344: 448, E4M3's largest
 
 // Fills tiles: token r is row rows[r] of x, or row r; [.., cols] of 16 bits.
 Status arrange(const void* x, const int32_t* rows, const ActivationTiles& tiles, cudaStream_t stream);

@@ -1,0 +1,1 @@
+#include "backend/cuda/kernels/common/gemm_fp8.cu"

@@ -51,6 +51,7 @@ void CompletionAnswer::add_logprob(const SampledToken& token, bool known, Choice
   Json top = Json::object();
   for (const auto& [id, logprob] : token.logprobs.top)
     top[utf8_lossy(model_.detokenize({&id, 1}))] = finite_logprob(logprob);
+  top.emplace(text, finite_logprob(token.logprobs.logprob));  // also where others are likelier
   choice.logprobs["tokens"].push_back(text);
   choice.logprobs["token_logprobs"].push_back(known ? Json(finite_logprob(token.logprobs.logprob)) : Json());
   choice.logprobs["top_logprobs"].push_back(known ? std::move(top) : Json());

@@ -104,10 +104,19 @@ class Echo(Case):
         self.assertEqual(logprobs["text_offset"][0], 0)
         for own, top in zip(logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:]):
             self.assertLessEqual(own, max(top.values()) + 1e-6)
+            self.assertIn(own, top.values())
         # A prompt gives its last token the same log-probability as sampling does.
         shorter = {**body, "prompt": tokens[:-1], "logprobs": 5, "echo": False}
         sampled = self.post("/v1/completions", shorter)["choices"][0]["logprobs"]["top_logprobs"][0]
         self.assertAlmostEqual(max(sampled.values()), max(logprobs["top_logprobs"][len(tokens) - 1].values()), places=3)
+
+    def test_the_sampled_token_is_among_the_likeliest_or_beside_them(self):
+        for likeliest in (0, 1, 3):
+            body = {"prompt": "Once upon", "max_tokens": 20, "logprobs": likeliest, "temperature": 2, "seed": 1}
+            logprobs = self.post("/v1/completions", body)["choices"][0]["logprobs"]
+            self.assertEqual({len(top) for top in logprobs["top_logprobs"]} - {max(likeliest, 1)}, {likeliest + 1} - {1})
+            for own, top in zip(logprobs["token_logprobs"], logprobs["top_logprobs"]):
+                self.assertIn(own, top.values())
 
     def test_the_prompt_alone(self):
         answer = self.post("/v1/completions", {"prompt": "Once upon", "max_tokens": 0, "logprobs": 0, "echo": True})

@@ -44,10 +44,14 @@ if(MOESAIC_SANITIZE)
   target_link_options(moesaic_flags INTERFACE -fsanitize=${MOESAIC_SANITIZE})
 endif()
 
-# Precompiled headers, for builds that are made once: ccache would want options of its own for them, and a source that forgets
-# an include is not found out. With clang they save a second or two for each source, with GCC half a second.
-option(MOESAIC_PRECOMPILE "Precompile the headers of other projects that most sources include (clang)" OFF)
-if(MOESAIC_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL Clang)
+# clang precompiles the headers of other projects that most sources include: that saves a second or two for each source, with
+# GCC half a second. ccache would want options of its own for it, and a source that forgets an include is not found out.
+# GCC tidies its memory up less often: an eighth of its time, for a quarter more memory.
+option(MOESAIC_BUILT_ONCE "Compile in less time, for a build that is made once, as CI's" OFF)
+if((MOESAIC_BUILT_ONCE OR MOESAIC_THIS_MACHINE) AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:--param ggc-min-heapsize=524288>")
+endif()
+if(MOESAIC_BUILT_ONCE AND CMAKE_CXX_COMPILER_ID STREQUAL Clang)
   set(common_headers <algorithm> <array> <atomic> <chrono> <cmath> <cstring> <deque> <filesystem> <functional> <map> <memory> <mutex>
     <numeric> <optional> <random> <ranges> <set> <span> <string> <string_view> <thread> <unordered_map> <unordered_set> <variant> <vector>
     <fmt/format.h> <nlohmann/json.hpp>)

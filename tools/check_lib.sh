@@ -13,11 +13,11 @@ need() {
   for tool; do command -v "$tool" >/dev/null || skip "no $tool on this machine"; done
 }
 
-# build PRESET [TARGET...]: configures build/PRESET and builds it; on CI, where it is built once, with precompiled headers.
+# build PRESET [TARGET...]: configures build/PRESET and builds it.
 build() {
   local preset=$1
   shift
-  cmake --preset "$preset" ${CI:+-DMOESAIC_PRECOMPILE=ON} && cmake --build "build/$preset" -j "$jobs" ${1:+--target "$@"}
+  cmake --preset "$preset" ${CI:+-DMOESAIC_BUILT_ONCE=ON} && cmake --build "build/$preset" -j "$jobs" ${1:+--target "$@"}
 }
 
 # configure_aarch64_cuda FOLDER [OPTION...]: for 64-bit Arm with the CUDA backend, cross-compiled.

@@ -1,6 +1,8 @@
 // Several GPUs as the ranks of a model: what they answer is what one does.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <future>
@@ -47,15 +49,21 @@ struct Case {
   bool batch_invariant;
 };
 
-// Compares the log-probability of each answer's first token, before which nothing was sampled.
-void expect_alike(const Answers& got, const Answers& expected) {
-  for (size_t i = 0; i < got.records.size(); ++i) {
-    const Record &a = got.records[i], &b = expected.records[i];
-    ASSERT_EQ(a.sampled.size(), b.sampled.size()) << i;
-    if (a.tokens[0] != b.tokens[0]) continue;
-    EXPECT_NEAR(a.sampled[0].logprobs.logprob, b.sampled[0].logprobs.logprob, 0.05) << i;
+// How far the log-probabilities of answers' first tokens, before which nothing was sampled, are apart.
+struct FirstTokens {
+  double sum = 0, most = 0;
+  int count = 0;
+
+  void add(const Answers& got, const Answers& expected) {
+    for (size_t i = 0; i < got.records.size(); ++i) {
+      const Record &a = got.records[i], &b = expected.records[i];
+      ASSERT_EQ(a.sampled.size(), b.sampled.size()) << i;
+      if (a.tokens[0] != b.tokens[0]) continue;
+      const double apart = std::abs(a.sampled[0].logprobs.logprob - b.sampled[0].logprobs.logprob);
+      sum += apart, most = std::max(most, apart), ++count;
+    }
   }
-}
+};
 
 class CudaRanks : public testing::TestWithParam<Case> {
  protected:
@@ -74,8 +82,12 @@ class CudaRanks : public testing::TestWithParam<Case> {
   }
 };
 
+// Without batch_invariant, one GPU and ranks do not add in the same order: one GPU's kernels for experts are
+// those that were measured on it, ranks' are chosen by estimate, and the rows of a step depend on how fast
+// prompts were. A rounding may change which experts a row has, so a single answer may be further off.
 TEST_P(CudaRanks, AnswerAsOneDoes) {
   ASSERT_TRUE(kLoadsAtOnce);
+  FirstTokens apart;
   for (const Load& load : {Load{1, 40, 24, 1}, Load{2, 33, 20, 2}, Load{7, 50, 16, 8}, Load{24, 200, 12, 24},
                            Load{100, 60, 8, 128}, Load{3, 2500, 6, 4}}) {
     Model one = open(1, load);
@@ -87,10 +99,16 @@ TEST_P(CudaRanks, AnswerAsOneDoes) {
       if (GetParam().batch_invariant) {
         expect_equal(got, expected);
       } else {
-        expect_alike(got, expected);
+        apart.add(got, expected);
       }
     }
   }
+  if (GetParam().batch_invariant) return;
+  std::printf("%d first tokens, %.4f apart, at most %.4f\n", apart.count, apart.sum / apart.count,
+              apart.most);
+  ASSERT_GT(apart.count, 0);
+  EXPECT_LT(apart.sum / apart.count, 0.05);
+  EXPECT_LT(apart.most, 0.5);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaRanks,

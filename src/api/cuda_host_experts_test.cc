@@ -1,5 +1,8 @@
 // Experts in host memory beside a GPU: what a model answers is what it answers with all of them on the GPU.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
@@ -150,6 +153,18 @@ class CudaStreamedExperts : public CudaHostExperts {
   }();
 };
 
+// Says where logits are not those expected; empty where all are.
+std::string difference(const std::vector<float>& got, const std::vector<float>& want) {
+  if (got.size() != want.size()) return fmt::format("{} logits instead of {}", got.size(), want.size());
+  size_t count = 0, first = 0;
+  for (size_t i = got.size(); i-- > 0;) {
+    if (std::bit_cast<uint32_t>(got[i]) != std::bit_cast<uint32_t>(want[i])) ++count, first = i;
+  }
+  if (count == 0) return {};
+  return fmt::format("{} of {} logits differ, first the {}th, {} instead of {}", count, want.size(), first,
+                     got[first], want[first]);
+}
+
 // The GPU computes with what came to it: bit for bit as with what it has.
 TEST_F(CudaStreamedExperts, GiveTheBitsOfExpertsOnTheGpu) {
   const std::vector<int> steps = {9, 24, 100, 512, 512, 33, 300};
@@ -158,7 +173,8 @@ TEST_F(CudaStreamedExperts, GiveTheBitsOfExpertsOnTheGpu) {
     for (int layers = 1; layers <= kLayers; ++layers) {
       const auto host = load(layers, 9, kernels);
       for (int round = 0; round < 3; ++round)
-        EXPECT_EQ(logits(*host, steps), want) << kernels.name << ", " << layers << " layers, round " << round;
+        EXPECT_EQ(difference(logits(*host, steps), want), "")
+            << kernels.name << ", " << layers << " layers, round " << round;
     }
   }
 }

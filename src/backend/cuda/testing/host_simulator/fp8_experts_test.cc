@@ -112,8 +112,8 @@ TEST_P(Fp8Experts, RoundToE4m3AndNothingElse) {
     scratch.ids[kTopK * row] = row % 9 == 4 ? 1 : 0, scratch.ids[kTopK * row + 1] = 2;
 
   const auto configs = configs_of(e);
-  const auto config = std::ranges::find_if(configs, [tile](const MoeKernelConfig& c) {
-    return c.kernel == MoeKernel::kGemmFp8 && c.tile == tile;
+  const auto config = std::ranges::find_if(configs, [wanted = tile](const MoeKernelConfig& c) {
+    return c.kernel == MoeKernel::kGemmFp8 && c.tile == wanted;
   });
   ASSERT_NE(config, configs.end());
   const Route routing = routing_of(e, rows, tile, nullptr, scratch);

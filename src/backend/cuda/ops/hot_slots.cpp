@@ -33,10 +33,8 @@ Status HotSlots::open(const LoadedModel& model, ExpertStream& experts, const Exp
   RETURN_IF_ERROR(allocate(numbers_, numbers.size()));
   RETURN_IF_ERROR(
       allocate(ids_, static_cast<size_t>(max_rows) * static_cast<size_t>(model.config.experts_per_token)));
-  RETURN_IF_ERROR(
-      check(cudaMemcpy(table_.as<void>(), table.data(), table_.bytes(), cudaMemcpyHostToDevice), "moe"));
-  RETURN_IF_ERROR(check(
-      cudaMemcpy(numbers_.as<void>(), numbers.data(), numbers_.bytes(), cudaMemcpyHostToDevice), "moe"));
+  RETURN_IF_ERROR(copy_to_device(table_.as<void>(), table.data(), table_.bytes(), "moe"));
+  RETURN_IF_ERROR(copy_to_device(numbers_.as<void>(), numbers.data(), numbers_.bytes(), "moe"));
   for (cudaEvent_t* event : {&left_, &there_})
     RETURN_IF_ERROR(check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "event"));
   for (int layer = 0; layer < layers; ++layer) {

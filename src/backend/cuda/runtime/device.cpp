@@ -77,6 +77,11 @@ Result<DeviceBuffer> DeviceBuffer::allocate(size_t bytes, const std::string& wha
   return buffer;
 }
 
+Status copy_to_device(void* to, const void* from, size_t bytes, const std::string& what) {
+  RETURN_IF_ERROR(check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), what));
+  return check(cudaStreamSynchronize(nullptr), what);
+}
+
 double page_bytes(size_t bytes) {
   constexpr size_t kPage = 2u << 20, kShares = 1u << 20;
   return static_cast<double>(bytes < kShares ? bytes : (bytes + kPage - 1) / kPage * kPage);

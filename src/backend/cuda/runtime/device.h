@@ -63,6 +63,10 @@ struct Wanted {
 Status allocate(const std::vector<Wanted>& list, const std::string& what);
 double sum(const std::vector<Wanted>& list);  // sum of page_bytes()
 
+// Copies pageable memory of the host. When it returns the bytes are there for every stream: cudaMemcpy()
+// alone may return before, and the backend's streams do not wait for the default stream.
+Status copy_to_device(void* to, const void* from, size_t bytes, const std::string& what);
+
 // The architectures that kernels were compiled for, as they are named to users.
 std::string_view compiled_code();
 // Empty where this program has code for the device, else the reason.

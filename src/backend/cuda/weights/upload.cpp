@@ -369,7 +369,7 @@ Result<DeviceBuffer> Uploader::buffer(size_t bytes, uint8_t fill, const char* pa
 Status Uploader::put(const DeviceBuffer& to, size_t offset, const void* from, size_t bytes,
                      const std::string& name) {
   if (counts_only()) return {};
-  return check(cudaMemcpy(to.as<std::byte>() + offset, from, bytes, cudaMemcpyHostToDevice), name);
+  return copy_to_device(to.as<std::byte>() + offset, from, bytes, name);
 }
 
 Status Uploader::finish() {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "backend/cuda/testing/host_simulator/captures.h"
 
@@ -15,6 +16,20 @@ namespace {
 std::map<const std::byte*, size_t>& allocations() {
   static std::map<const std::byte*, size_t> all;
   return all;
+}
+
+// Copies from pageable memory: cudaMemcpy() has read its source when it returns, and has not written yet.
+struct LateCopy {
+  void* to;
+  std::vector<std::byte> bytes;
+};
+std::vector<LateCopy>& late_copies() {
+  static std::vector<LateCopy> all;
+  return all;
+}
+void end_default_stream() {
+  for (const LateCopy& copy : std::exchange(late_copies(), {}))
+    std::memcpy(copy.to, copy.bytes.data(), copy.bytes.size());
 }
 }  // namespace
 
@@ -38,6 +53,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* p) {
+  end_default_stream();
   allocations().erase(static_cast<std::byte*>(p));
   std::free(p);
   return cudaSuccess;
@@ -47,22 +63,29 @@ cudaError_t cudaMallocHost(void** p, size_t bytes) {
   return *p = std::malloc(bytes), cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* p) { return std::free(p), cudaSuccess; }
-cudaError_t cudaMemset(void* p, int value, size_t bytes) { return std::memset(p, value, bytes), cudaSuccess; }
-cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t) {
-  return cudaMemset(p, value, bytes);
+cudaError_t cudaMemset(void* p, int value, size_t bytes) {
+  end_default_stream();
+  return std::memset(p, value, bytes), cudaSuccess;
 }
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
+cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t) {
+  return std::memset(p, value, bytes), cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  end_default_stream();
+  if (kind != cudaMemcpyHostToDevice) return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+  const auto* begin = static_cast<const std::byte*>(from);
+  late_copies().push_back({to, {begin, begin + bytes}});
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
-  return cudaMemcpy(to, from, bytes, kind);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return cudaSuccess;
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind kind, cudaStream_t) {
   for (size_t row = 0; row < height; ++row)
-    cudaMemcpy(static_cast<std::byte*>(to) + row * to_pitch,
-               static_cast<const std::byte*>(from) + row * from_pitch, width, kind);
+    cudaMemcpyAsync(static_cast<std::byte*>(to) + row * to_pitch,
+                    static_cast<const std::byte*>(from) + row * from_pitch, width, kind, nullptr);
   return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void*, size_t, unsigned) {
@@ -89,8 +112,11 @@ cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
   return *milliseconds = 1, cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream == nullptr) end_default_stream();
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() { return end_default_stream(), cudaSuccess; }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return std::swap(*mode, captures().mode), cudaSuccess;
 }

@@ -93,5 +93,12 @@ TEST_F(WorkspacesTest, SaysOnceThatAKernelGaveUp) {
   EXPECT_TRUE(all_->check_fault().ok());
 }
 
+TEST(CopyToDevice, IsThereForStreamsThatDoNotWait) {
+  const int from = 7;
+  const DeviceBuffer to = DeviceBuffer::allocate(sizeof(int), "a test").value();
+  ASSERT_EQ(copy_to_device(to.as<void>(), &from, sizeof(int), "a test").message(), "");
+  EXPECT_EQ(*to.as<int>(), from);
+}
+
 }  // namespace
 }  // namespace moesaic::cuda

@@ -25,6 +25,8 @@ TEST(WholeJson, TellsWhereATextStopsBeingJson) {
       {"{\"a\": [1, 2", "not valid JSON: it ends too early"},
       {"\"abc", "not valid JSON: it ends too early"},
       {"[1]\n\n]\n", "not valid JSON at line 3, byte 1"},
+      {"[1,\n -1e400]", "a number is too large at line 2, byte 7"},
+      {"1e400", "a number is too large at line 1, byte 5"},
   };
   for (const auto& [text, fault] : cases) {
     EXPECT_TRUE(parse_whole_json<nlohmann::json>(text).is_discarded()) << text;

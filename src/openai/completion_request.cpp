@@ -104,7 +104,9 @@ void read_completion(Fields& fields, const Service& service, CompletionRequest& 
   read_logprobs(fields, r);
   fields.integer("n", r.n, 1, service.max_choices);
   int best_of = r.n;
-  fields.integer("best_of", best_of, r.n, r.n);
+  fields.integer("best_of", best_of, INT32_MIN, INT32_MAX);
+  if (best_of != r.n)
+    fields.refuse("best_of", "only as n: all answers are returned, and none is chosen among");
   read_format(fields, "response_format", fields.find("response_format"), r.form);
   read_other_formats(fields, r.form);
   if (!r.form.empty()) check_with_grammar(fields);

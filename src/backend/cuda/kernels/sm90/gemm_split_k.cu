@@ -10,16 +10,19 @@
 // Grid     one CTA a multiprocessor. CTAs share the slab pairs of all work tiles evenly and in order,
 //          so that the last ones end together, and a CTA changes the work tile, and reloads activations,
 //          hardly ever.
-// CTA      consumers, 15 warps: 6 of the 90 blocks of the contraction each; their activations stay in
-//          registers
-//          finisher, one warp: adds the 15 parts up, bias, SwiGLU, stores, and asks for the next slab
-//          pair into the stage that has become free
+// CTA      consumers, 15 warps: 6 of the 90 blocks of the contraction each. The activations of eight tokens
+//          stay in registers, those of eight more in shared memory (in registers they were spilled)
+//          finishers: add the 15 parts up, bias, SwiGLU, store. One warp in the second product, which also
+//          asks for the next slab pair into the stage that has become free; two in the first, and a loading
+//          warp. Both stand on the multiprocessor's quarter that has only three consumers.
 //
 // Barriers full[stage]: the slab pair has landed
+//          empty[stage]: the finishers have read its biases, behind `ready` (first product)
 //          ready[buffer]: the 15 consumers have written their sums, and need their slab pair no more
-//          taken[buffer]: the finisher has read the sums
+//          taken[buffer]: the finishers have read the sums
 // Ordering A consumer arrives at `ready` behind __syncwarp, when all its lanes have multiplied what they
-//          read; the finisher asks for the copy after its wait on `ready`, so no copy overtakes a read.
+//          read; a finisher waits for `ready` before it asks for the copy or arrives at `empty`, so no copy
+//          overtakes a read.
 //          Routing inside the kernel: each CTA of the first product routes for itself; its CTA 0 writes
 //          work tiles and weights, fence, barrier, st.release of `made`. The second product polls it by
 //          ld.acquire: whoever sees 1 sees the work tiles. The last CTA of the second sets it back (an
@@ -30,10 +33,10 @@
 //
 // Bytes    weights once per work tile, in copies of 24 KB, five in flight; activations once per CTA
 //          and work tile.
-// Shared   about 215 KB (SplitKShared), one CTA a multiprocessor.
-// Floor    bytes / bandwidth. Issue slots of a slab pair and warp: 230 for 8 tokens, 270 for 16, where
-//          four warps a scheduler have 1,260 cycles at 4.4 TB/s, and the finisher as many for all that it
-//          does.
+// Shared   about 205 KB (SplitKShared), one CTA a multiprocessor.
+// Floor    bytes / bandwidth. Issue slots of a slab pair: 260 a consumer for 8 tokens, 270 for 16, and 170
+//          (FC1) or 150 (FC2) of a finisher for each eight tokens, where a scheduler with four warps has
+//          1,260 cycles at 4.4 TB/s.
 #include "backend/cuda/kernels/common/patience.cuh"
 #include "backend/cuda/kernels/sm90/gemm_split_k_parts.cuh"
 #include "backend/cuda/runtime/shared_limits.h"
@@ -41,72 +44,67 @@
 namespace moesaic::cuda::sm90 {
 namespace {
 
-// ---- the finishing warp ----
+// ---- the loading and finishing warps ----
 
+// Asks for the slab pairs in order. By one thread. A copy costs it some 70 cycles, however long it is.
 template <bool kDown>
 struct SlabPairLoader {
+  SplitKShared& s;
   const SplitKParams& p;
-  SlabPairRange<kDown> range;
-  const uint8_t *expert = nullptr, *next;  // null: no more slab pairs
+  WorkPosition at;
+  bool more;
+  const uint8_t* next = nullptr;
   const uint64_t policy = evict_first_policy();
 
-  __device__ SlabPairLoader(const SplitKParams& params, const SlabPairRange<kDown>& all)
-      : p(params), range(all) {
-    find_expert(), find_next();
+  __device__ SlabPairLoader(SplitKShared& shared, const SplitKParams& params)
+      : s(shared), p(params), at(s.range.first), more(!s.range.done(at)) {
+    if (more) find();
   }
-  __device__ void find_expert() {
-    if (!range.done())
-      expert = p.weights + p.x.work_tiles[range.at.work_tile].expert * expert_bytes<kDown>(p.layout);
+  __device__ void find() {
+    next = p.weights + s.range.work_tiles[at.work_tile].expert * expert_bytes<kDown>(p.layout) +
+           static_cast<size_t>(at.slab_pair) * kSlabPairBytes;
   }
-  __device__ void find_next() {
-    next = range.done() ? nullptr : expert + static_cast<size_t>(range.at.slab_pair) * kSlabPairBytes;
-  }
-
-  // By one thread. A copy costs it some 70 cycles, however long it is, and its warp is the busiest, so the
-  // source address has been computed before.
-  __device__ void load(SplitKShared& s, int stage) const {
-    if (next == nullptr) return;
+  // The next slab pair, if there is one.
+  __device__ void load(int stage) {
+    if (!more) return;
     mbarrier_arrive_expect_tx(&s.full[stage], kSlabPairBytes);
     cp_async_bulk(s.slab_pair[stage], next, kSlabPairBytes, &s.full[stage], policy);
-  }
-  // By all.
-  __device__ void advance() {
-    if (next == nullptr) return;
-    range.skip(1);
-    if (range.at.slab_pair == 0) find_expert();
-    find_next();
+    at = s.range.place(at, at.slab_pair + 1), next += kSlabPairBytes, more = !s.range.done(at);
+    if (more && at.slab_pair == 0) find();
   }
 };
+template <bool kDown>
+__device__ void load_slab_pairs(SplitKShared& s, const SplitKParams& p) {
+  SlabPairLoader<kDown> loader(s, p);
+  for (RingPlace<kSplitKStages> stage; loader.more; stage.next()) {
+    mbarrier_wait(&s.empty[stage.index], stage.phase ^ 1);
+    loader.load(stage.index);
+  }
+}
 
 __device__ __forceinline__ float4 add(float4 a, float4 b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
-// The sums of kCount consumers from `first` on of four tokens' values: vector `at` of a tile.
-template <int kCount>
-__device__ __forceinline__ float4 add_consumers(const SplitKShared& s, int buffer, int tile, int at,
-                                                int first) {
-  float4 v[kCount];
+// Eight consumers' sums, from `first` on, of four tokens' values: vector `lane` of a tile.
+__device__ __forceinline__ float4 add_eight(const SplitKShared& s, int buffer, int tile, int first) {
+  const int lane = threadIdx.x & 31;
+  float4 v[8];
 #pragma unroll
-  for (int w = 0; w < kCount; ++w)
-    v[w] = first + w < kConsumers ? reinterpret_cast<const float4*>(s.sums[buffer][first + w][tile])[at]
+  for (int w = 0; w < 8; ++w)
+    v[w] = first + w < kConsumers ? reinterpret_cast<const float4*>(s.sums[buffer][first + w][tile])[lane]
                                   : float4{};
 #pragma unroll
-  for (int step = 1; step < kCount; step *= 2) {
+  for (int step = 1; step < 8; step *= 2) {
 #pragma unroll
-    for (int w = 0; w < kCount; w += 2 * step) v[w] = add(v[w], v[w + step]);
+    for (int w = 0; w < 8; w += 2 * step) v[w] = add(v[w], v[w + step]);
   }
   return v[0];
 }
-// Row lane / 2, tokens from lane % 2 * 4 on.
-__device__ __forceinline__ float4 add_eight(const SplitKShared& s, int buffer, int tile) {
-  return add_consumers<16>(s, buffer, tile, threadIdx.x & 31, 0);
-}
-// Row lane / 2, the first four tokens, the same for two lanes, of which each adds half of the consumers.
-__device__ __forceinline__ float4 add_four(const SplitKShared& s, int buffer) {
-  const int lane = threadIdx.x & 31;
-  float4 v = add_consumers<8>(s, buffer, 0, lane & ~1, lane % 2 * 8);
-  const auto other = [](float x) { return __shfl_xor_sync(~0u, x, 1); };
-  return add(v, {other(v.x), other(v.y), other(v.z), other(v.w)});
+// All consumers': row lane / 2, tokens from lane % 2 * 4 on. In halves, for want of registers.
+__device__ __forceinline__ float4 add_consumers(const SplitKShared& s, int buffer, int tile) {
+  static_assert(kConsumers <= 16);
+  const float4 low = add_eight(s, buffer, tile, 0);
+  return add(low, add_eight(s, buffer, tile, 8));
 }
 
 // to: this lane's first token's value of the slab pair's first row or column; left: tokens from it on.
@@ -126,77 +124,54 @@ __device__ __forceinline__ void store_rows(float* to, int left, int64_t stride, 
   if (left > 3) to[3 * stride] = v.w;
 }
 
-// The same of up to four tokens, of which both lanes of a row have all and finish half. to: the first one's
-// value.
-__device__ __forceinline__ void store_four(__half* to, int count, int64_t stride, float4 v) {
-  const int lane = threadIdx.x & 31, odd = lane / 2 & 1, token = 2 * odd + lane % 2;
-  const float low = lane % 2 ? v.y : v.x, high = lane % 2 ? v.w : v.z, mine = odd ? high : low;
-  const float x = __shfl_xor_sync(~0u, odd ? low : high, 2);
-  if (token < count)
-    to[token * stride] = __float2half_rn((odd ? swiglu(x, mine) : swiglu(mine, x)) * kHScale);
-}
-__device__ __forceinline__ void store_four(float* to, int count, int64_t stride, float4 v) {
-  const int upper = threadIdx.x & 1, token = 2 * upper;
-  if (token < count) to[token * stride] = upper ? v.z : v.x;
-  if (token + 1 < count) to[(token + 1) * stride] = upper ? v.w : v.y;
-}
-
+// A finishing warp. It has all tiles of eight tokens of a slab pair; if there are two such warps, one each,
+// by turns.
 template <bool kDown>
-__device__ void finish(SplitKShared& s, const SplitKParams& p) {
+__device__ void finish(SplitKShared& s, const SplitKParams& p, int finisher) {
   using Out = std::conditional_t<kDown, float, __half>;
-  const int lane = threadIdx.x & 31, row = lane / 2, token = lane % 2 * 4;
+  constexpr bool kLoads = kFinishers<kDown> == 1;
+  constexpr int kTiles = kSplitKTokens / 8 / kFinishers<kDown>;
+  const int lane = threadIdx.x & 31, row = lane / 2;
   const float factor = kWeightScale * p.x.factor;
-  SlabPairRange<kDown> range(p.x, p.layout);
-  SlabPairLoader<kDown> loader(p, range);
-  for (int i = 0; i < kSplitKStages; ++i) {
-    if (lane == 0) loader.load(s, i);
-    loader.advance();
-  }
+  const SlabPairRange& range = s.range;
+  SlabPairLoader<kDown> loader(s, p);
+  for (int i = 0; kLoads && lane == 0 && i < kSplitKStages; ++i) loader.load(i);
   wait_for_predecessor();
   RingPlace<kSplitKStages> stage;
   RingPlace<kSumBuffers> buffer;
-  while (!range.done()) {
-    const WorkTile work_tile = p.x.work_tiles[range.at.work_tile];
-    const int end = range.at.slab_pair + range.left_of_work_tile();
-    const bool at_most_four = work_tile.count <= 4;
-    Out* out = static_cast<Out*>(p.out) + (work_tile.first + (at_most_four ? 0 : token)) * p.stride;
-    for (int slab_pair = range.at.slab_pair; slab_pair < end; ++slab_pair) {
+  for (WorkPosition at = range.first; !range.done(at);) {
+    const WorkTile work_tile = range.work_tiles[at.work_tile];
+    const int end = range.end_of_work_tile(at);
+#pragma unroll 1
+    for (int slab_pair = at.slab_pair; slab_pair < end; ++slab_pair, stage.next(), buffer.next()) {
+      const int tile = (buffer.index + finisher) % kFinishers<kDown>;  // the first of them
       mbarrier_wait(&s.ready[buffer.index], buffer.phase);
       const uint8_t* slab = s.slab_pair[stage.index] +
                             row / 8 * strides(kDown, slab_pair - p.layout.fc2_slab_pairs).slab + kThirdBias;
       const float bias = __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(slab)[row % 8]);
-      Out* to = out + (kDown ? slab_pair * 16 + row : slab_pair * 8 + row / 2);
-      constexpr int kTiles = kSplitKTokens / 8;
-      float4 v[kTiles];
-      if (at_most_four) {
-        v[0] = add_four(s, buffer.index);
-      } else {
+      float4 sums[kTiles];
 #pragma unroll
-        for (int i = 0; i < kTiles; ++i)
-          if (i * 8 < work_tile.count) v[i] = add_eight(s, buffer.index, i);
-      }
+      for (int i = 0; i < kTiles; ++i)
+        if ((tile + i) * 8 < work_tile.count) sums[i] = add_consumers(s, buffer.index, tile + i);
       __syncwarp();
       if (arrives(lane == 0)) {
         mbarrier_arrive(&s.taken[buffer.index]);
-        if (lane == 0) loader.load(s, stage.index);
+        if (!kLoads) mbarrier_arrive(&s.empty[stage.index]);
+        if (kLoads && lane == 0) loader.load(stage.index);
       }
       __syncwarp();
-      const auto value = [&](const float4& sum) -> float4 {
-        return {fmaf(sum.x, factor, bias), fmaf(sum.y, factor, bias), fmaf(sum.z, factor, bias),
-                fmaf(sum.w, factor, bias)};
-      };
-      if (at_most_four) {
-        store_four(to, work_tile.count, p.stride, value(v[0]));
-      } else {
 #pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-          if (i * 8 >= work_tile.count) break;
-          store_rows(to + i * 8 * p.stride, work_tile.count - i * 8 - token, p.stride, value(v[i]));
-        }
+      for (int i = 0; i < kTiles; ++i) {
+        if ((tile + i) * 8 >= work_tile.count) break;
+        const int token = (tile + i) * 8 + lane % 2 * 4;
+        const auto value = [&](float sum) { return fmaf(sum, factor, bias); };
+        store_rows(static_cast<Out*>(p.out) + (work_tile.first + token) * p.stride +
+                       (kDown ? slab_pair * 16 + row : slab_pair * 8 + row / 2),
+                   work_tile.count - token, p.stride,
+                   {value(sums[i].x), value(sums[i].y), value(sums[i].z), value(sums[i].w)});
       }
-      loader.advance(), stage.next(), buffer.next();
     }
-    range.skip(end - range.at.slab_pair);
+    at = range.place(at, end);
   }
 }
 
@@ -215,7 +190,7 @@ __device__ void make_work_tiles(SplitKShared& s, const SplitKRoute& route) {
   making.pairs.plan(here, making.ids);
   __syncthreads();
   if (blockIdx.x > 0) return;
-  for (int i = threadIdx.x; i < s.made.count; i += kSplitKThreads)
+  for (int i = threadIdx.x; i < s.made.count; i += kSplitKThreads<false>)
     route.route.work_tiles[i] = s.made.work_tiles[i];
   if (threadIdx.x == 0) *route.route.work_tile_count = s.made.count;
   __threadfence();
@@ -229,7 +204,8 @@ __device__ void read_work_tiles(SplitKShared& s, const SplitKRoute& route) {
     there = !patience.ended(route.fault);
   __syncthreads();
   const int most = min(kRoutedTiles, route.route.rows * route.route.top_k);
-  for (int i = threadIdx.x; i < most; i += kSplitKThreads) s.made.work_tiles[i] = route.route.work_tiles[i];
+  for (int i = threadIdx.x; i < most; i += kSplitKThreads<true>)
+    s.made.work_tiles[i] = route.route.work_tiles[i];
   if (threadIdx.x == 0) s.made.count = there ? *route.route.work_tile_count : 0;
   __syncthreads();
 }
@@ -241,15 +217,17 @@ __device__ void reset_made(const SplitKRoute& route) {
 
 // kDown: the work tiles are made before the predecessor ends, so that weights may come before it does.
 template <bool kDown>
-__global__ void __launch_bounds__(kSplitKThreads) gemm_split_k_kernel(const SplitKParams params) {
+__global__ void __launch_bounds__(kSplitKThreads<kDown>, 1) gemm_split_k_kernel(const SplitKParams params) {
   extern __shared__ __align__(128) uint8_t split_k_shared[];
   SplitKShared& s = *reinterpret_cast<SplitKShared*>(split_k_shared);
   SplitKParams p = params;
   const bool routes = p.route.made != nullptr;
   if (threadIdx.x == 0) {
-    for (uint64_t& full : s.full) mbarrier_init(&full, 1);
+    constexpr int kFinished = kFinishers<kDown> * kWarpArrivals;
+    for (int i = 0; i < kSplitKStages; ++i)
+      mbarrier_init(&s.full[i], 1), mbarrier_init(&s.empty[i], kFinished);
     for (int i = 0; i < kSumBuffers; ++i)
-      mbarrier_init(&s.ready[i], kConsumers * kWarpArrivals), mbarrier_init(&s.taken[i], kWarpArrivals);
+      mbarrier_init(&s.ready[i], kConsumers * kWarpArrivals), mbarrier_init(&s.taken[i], kFinished);
     fence_mbarrier_init();
   }
   if (!kDown && routes) routing_scratch(s).pairs.clear(p.route.route.experts);
@@ -265,9 +243,21 @@ __global__ void __launch_bounds__(kSplitKThreads) gemm_split_k_kernel(const Spli
     p.x.work_tiles = s.made.work_tiles, p.x.work_tile_count = &s.made.count;
   }
   const int warp = threadIdx.x / 32;
-  if (warp < kConsumers) return consume<kDown>(s, p, warp);
-  finish<kDown>(s, p);
-  if (kDown && routes && threadIdx.x % 32 == 0 && s.made.count > 0) reset_made(p.route);
+  if (warp == 0) s.range.find(p.x, slab_pairs_of<kDown>(p.layout));
+  __syncthreads();
+  if constexpr (kDown) {
+    if (warp < kConsumers) return consume<kDown>(s, p, warp);
+    finish<kDown>(s, p, 0);
+    if (routes && threadIdx.x % 32 == 0 && s.made.count > 0) reset_made(p.route);
+  } else if (warp <= kConsumers) {
+    warpgroup_reg_alloc<kConsumerRegisters>();
+    if (warp < kConsumers) return consume<kDown>(s, p, warp);
+    finish<kDown>(s, p, 0);
+  } else {
+    warpgroup_reg_dealloc<kFinisherRegisters>();
+    if (warp == kConsumers + 4) return finish<kDown>(s, p, 1);
+    if (threadIdx.x == 32 * (kConsumers + 1)) load_slab_pairs<kDown>(s, p);
+  }
 }
 
 template <bool kDown>
@@ -277,8 +267,8 @@ Status split(const SplitKParams& p, cudaStream_t stream) {
   const Status status = prepared.run(
       [] { return set_attributes(gemm_split_k_kernel<kDown>, {.max_shared = sizeof(SplitKShared)}); });
   if (!status.ok()) return status;
-  return launch(gemm_split_k_kernel<kDown>, dim3(p.layout.sms), dim3(kSplitKThreads), sizeof(SplitKShared),
-                stream, p);
+  return launch(gemm_split_k_kernel<kDown>, dim3(p.layout.sms), dim3(kSplitKThreads<kDown>),
+                sizeof(SplitKShared), stream, p);
 }
 
 }  // namespace

@@ -12,8 +12,14 @@
 namespace moesaic::cuda::sm90 {
 
 inline constexpr int kSplitKStages = 5;  // slab pairs in the ring
-inline constexpr int kSplitKThreads = (kConsumers + 1) * 32;
 inline constexpr int kSumBuffers = 2;
+// Finishing warps, and threads of a CTA. The first product's SwiGLU is more than one warp can do beside three
+// consumers: there two warps finish, another one loads, and their warpgroup hands its registers over.
+template <bool kDown>
+inline constexpr int kFinishers = kDown ? 1 : 2;
+template <bool kDown>
+inline constexpr int kSplitKThreads = (kConsumers + 1) * 32 + (kDown ? 0 : 128);
+inline constexpr int kConsumerRegisters = 104, kFinisherRegisters = 64;
 
 struct SplitKParams {
   const uint8_t* weights;
@@ -40,16 +46,6 @@ struct RoutingScratch {
   SmallPlan<kRoutedExperts> pairs;
 };
 
-struct alignas(128) SplitKShared {
-  uint8_t slab_pair[kSplitKStages][kSlabPairBytes];
-  float2 sums[kSumBuffers][kConsumers][kSplitKTokens / 8][16][4];  // row, pair of tokens
-  uint64_t full[kSplitKStages];                                    // the slab pair has landed
-  uint64_t ready[kSumBuffers];  // the consumers have written their sums, and need their slab pair no more
-  uint64_t taken[kSumBuffers];  // they have been read
-  RoutedTiles made;
-};
-static_assert(sizeof(RoutingScratch) <= sizeof(SplitKShared::sums));
-
 // A slab pair of a work tile. One of 16 tokens costs 4/3 of one of 8 (measured: 1.2 to 1.4 where the memory
 // is busy), and WorkTile::start counts the tiles of all work tiles before.
 struct WorkPosition {
@@ -62,26 +58,30 @@ __device__ __forceinline__ int slab_pairs_of(const SlabLayout& layout) {
   return kDown ? layout.fc2_all / 2 : layout.fc1_all;
 }
 
-// The slab pairs of this CTA, one work tile's after the other.
-template <bool kDown>
+// The slab pairs of this CTA, one work tile's after the other: [first, end). It stands in shared memory:
+// consumers have no registers left for it.
 struct SlabPairRange {
-  WorkPosition at, end;  // behind the last work tile: {work_tiles, 0}
-  int each;              // slab pairs of a work tile
+  const WorkTile* work_tiles;
+  const int32_t* rows;      // Activations::rows
+  WorkPosition first, end;  // behind the last work tile: {work_tiles, 0}
+  int each;                 // slab pairs of a work tile
 
-  // By a warp, a lane for each of 32 work tiles: one round of loads where there are no more.
-  __device__ SlabPairRange(const Activations& x, const SlabLayout& layout)
-      : each(slab_pairs_of<kDown>(layout)) {
+  // By a warp, a lane for each of 32 work tiles: one round of loads where there are no more. slab_pairs: of
+  // an expert.
+  __device__ void find(const Activations& x, int slab_pairs) {
     const int lane = threadIdx.x & 31;
     WorkTile work_tile = x.work_tiles[min(lane, x.tokens - 1)];
-    const int work_tiles = *x.work_tile_count;
-    const int all = work_tiles <= 32 ? __shfl_sync(~0u, end_cost(work_tile, lane), work_tiles - 1)
-                                     : end_cost(x.work_tiles[work_tiles - 1], work_tiles - 1);
+    const int count = *x.work_tile_count;
+    const int all = count <= 32 ? __shfl_sync(~0u, end_cost(work_tile, lane), count - 1)
+                                : end_cost(x.work_tiles[count - 1], count - 1);
     const int from = all * blockIdx.x, to = from + all;  // times the grid
-    at = end = {work_tiles, 0};
-    for (int base = 0; base < work_tiles; base += 32) {
-      if (base > 0) work_tile = x.work_tiles[min(base + lane, work_tiles - 1)];
-      find(from, base, work_tiles, work_tile, at), find(to, base, work_tiles, work_tile, end);
+    WorkPosition begins = {count, 0}, ends = {count, 0};
+    for (int base = 0; base < count; base += 32) {
+      if (base > 0) work_tile = x.work_tiles[min(base + lane, count - 1)];
+      find(from, base, count, slab_pairs, work_tile, begins),
+          find(to, base, count, slab_pairs, work_tile, ends);
     }
+    if (lane == 0) *this = {x.work_tiles, x.rows, begins, ends, slab_pairs};
   }
   __device__ static int cost(const WorkTile& work_tile) {
     return tile_width(work_tile.count) + kSlabPairCost;
@@ -91,43 +91,56 @@ struct SlabPairRange {
     return work_tile.start + index * kSlabPairCost + cost(work_tile);
   }
   // The slab pair at which spent / grid is spent, if it is in the lanes' work tiles.
-  __device__ void find(int spent, int base, int work_tiles, const WorkTile& work_tile,
-                       WorkPosition& place) const {
+  __device__ static void find(int spent, int base, int count, int slab_pairs, const WorkTile& work_tile,
+                              WorkPosition& place) {
     const int index = base + (threadIdx.x & 31), grid = gridDim.x, own = cost(work_tile) * grid;
     const int rest = end_cost(work_tile, index) * grid - spent;
-    const unsigned here = __ballot_sync(~0u, index < work_tiles && rest > 0 && rest <= own);
+    const unsigned here = __ballot_sync(~0u, index < count && rest > 0 && rest <= own);
     if (here == 0) return;
     const int lane = __ffs(here) - 1;
-    place = {base + lane, __shfl_sync(~0u, (own - rest) * each / own, lane)};
+    place = {base + lane, __shfl_sync(~0u, (own - rest) * slab_pairs / own, lane)};
   }
-  __device__ bool done() const { return at.work_tile == end.work_tile && at.slab_pair == end.slab_pair; }
-  __device__ int left_of_work_tile() const {
-    const int last = at.work_tile == end.work_tile ? end.slab_pair : each;
-    return last - at.slab_pair;
+  __device__ bool done(const WorkPosition& at) const {
+    return at.work_tile == end.work_tile && at.slab_pair == end.slab_pair;
   }
-  __device__ void skip(int slab_pairs) {
-    if ((at.slab_pair += slab_pairs) == each) ++at.work_tile, at.slab_pair = 0;
+  // The slab pair behind the last one of at's work tile.
+  __device__ int end_of_work_tile(const WorkPosition& at) const {
+    return at.work_tile == end.work_tile ? end.slab_pair : each;
+  }
+  // Place `slab_pair` of at's work tile; behind the last one it is the next work tile's first.
+  __device__ WorkPosition place(const WorkPosition& at, int slab_pair) const {
+    if (slab_pair == each) return {at.work_tile + 1, 0};
+    return {at.work_tile, slab_pair};
   }
 };
 
+struct alignas(128) SplitKShared {
+  uint8_t slab_pair[kSplitKStages][kSlabPairBytes];
+  float2 sums[kSumBuffers][kConsumers][kSplitKTokens / 8][16][4];  // row, pair of tokens
+  uint4 second[kConsumers][kBlocksPerWarp][32];  // each lane's columns of a work tile's second eight tokens
+  uint64_t full[kSplitKStages];                  // the slab pair has landed
+  uint64_t empty[kSplitKStages];                 // the finishers need it no more (first product)
+  uint64_t ready[kSumBuffers];  // the consumers have written their sums, and need their slab pair no more
+  uint64_t taken[kSumBuffers];  // they have been read
+  SlabPairRange range;
+  RoutedTiles made;
+};
+static_assert(sizeof(RoutingScratch) <= sizeof(SplitKShared::sums));
+
 // ---- consumers ----
 
-// This lane's columns of the warp's six blocks: token lane / 4 of each eight.
-template <int kTiles>
-__device__ __forceinline__ void load_tokens(const SplitKParams& p, const WorkTile& work_tile, int warp,
-                                            uint4 (&b)[kTiles][kBlocksPerWarp]) {
-  const int lane = threadIdx.x & 31;
+// This lane's columns of the warp's six blocks: token first + lane / 4.
+__device__ __forceinline__ void load_tokens(const SplitKParams& p, const int32_t* rows,
+                                            const WorkTile& work_tile, int first, int warp,
+                                            uint4 (&b)[kBlocksPerWarp]) {
+  const int lane = threadIdx.x & 31, token = first + lane / 4, permuted_row = work_tile.first + token;
+  const bool valid = token < work_tile.count;
+  const int64_t row = valid && rows != nullptr ? rows[permuted_row] : permuted_row;
+  const uint8_t* from =
+      static_cast<const uint8_t*>(p.x.x) + row * (kHidden * 2) + warp * kSlice + lane % 4 * 16;
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    const int token = i * 8 + lane / 4, permuted_row = work_tile.first + token;
-    const bool valid = token < work_tile.count;
-    const int64_t row = valid && p.x.rows != nullptr ? p.x.rows[permuted_row] : permuted_row;
-    const uint8_t* from =
-        static_cast<const uint8_t*>(p.x.x) + row * (kHidden * 2) + warp * kSlice + lane % 4 * 16;
-#pragma unroll
-    for (int j = 0; j < kBlocksPerWarp; ++j)
-      b[i][j] = valid ? *reinterpret_cast<const uint4*>(from + j * 64) : uint4{};
-  }
+  for (int j = 0; j < kBlocksPerWarp; ++j)
+    b[j] = valid ? *reinterpret_cast<const uint4*>(from + j * 64) : uint4{};
 }
 
 // Makes the compiler keep a value that depends on threadIdx in a register, by a shuffle. Otherwise it reads
@@ -147,10 +160,11 @@ struct SlabOperands {
 };
 
 // 16 rows by 6 blocks. Of each token ((p0 + p1) + p2), p_q = d[2q] s[2q] + d[2q+1] s[2q+1]. at: the slab
-// pair's distance from the first one.
+// pair's distance from the first one. second: address of this lane's columns of the second eight tokens.
 template <int kTiles>
 __device__ __forceinline__ void multiply(const SlabOperands& from, uint32_t at, int slab,
-                                         const uint4 (&b)[kTiles][kBlocksPerWarp], float (&sum)[kTiles][4]) {
+                                         const uint4 (&b)[kBlocksPerWarp], uint32_t second,
+                                         float (&sum)[kTiles][4]) {
   uint32_t words[2][kBlocksPerWarp];
   uint16_t scales[2][3];
 #pragma unroll
@@ -164,6 +178,10 @@ __device__ __forceinline__ void multiply(const SlabOperands& from, uint32_t at, 
   }
 #pragma unroll
   for (int q = 0; q < 3; ++q) {
+    uint4 more[2];
+#pragma unroll
+    for (int k = 0; kTiles > 1 && k < 2; ++k)
+      more[k] = ld_shared<uint4>(second + (2 * q + k) * static_cast<uint32_t>(32 * sizeof(uint4)));
     float d[kTiles][2][4] = {};
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
@@ -172,7 +190,7 @@ __device__ __forceinline__ void multiply(const SlabOperands& from, uint32_t at, 
       decode(words[1][2 * q + k], a1);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        const uint4 x = b[i][2 * q + k];
+        const uint4 x = i == 0 ? b[2 * q + k] : more[k];
         mma<false>(d[i][k], a0[0], a1[0], a0[1], a1[1], x.x, x.y);
         mma<false>(d[i][k], a0[2], a1[2], a0[3], a1[3], x.z, x.w);
       }
@@ -190,8 +208,8 @@ __device__ __forceinline__ void multiply(const SlabOperands& from, uint32_t at, 
 }
 
 struct SplitKConsumer {
-  uint32_t shared, sums;  // addresses; where this lane's sums go in the first buffer
-  SlabOperands operands;  // the first slab pair's
+  uint32_t shared, sums, second;  // addresses; sums: this lane's in the first buffer
+  SlabOperands operands;          // the first slab pair's
   int third;
   bool first_lane;
   RingPlace<kSplitKStages> stage;
@@ -200,6 +218,7 @@ struct SplitKConsumer {
   __device__ SplitKConsumer(const SplitKShared& s, int warp, int lane)
       : shared(held(smem_addr(&s))),
         sums(held(smem_addr(&s.sums[0][warp][0][lane / 4][lane % 4]))),
+        second(held(smem_addr(&s.second[warp][0][lane]))),
         operands(smem_addr(s.slab_pair), warp, lane),
         third(warp / kWarpsPerThird),
         first_lane(held(lane) == 0) {}
@@ -207,17 +226,17 @@ struct SplitKConsumer {
   // Slab pairs [slab_pair, end). singles: FC2's first slab pair of single slabs. at_last(): before the last
   // one.
   template <bool kDown, int kTiles, class AtLast>
-  __device__ __forceinline__ void slab_pairs(SplitKShared& s, const uint4 (&b)[kTiles][kBlocksPerWarp],
-                                             int slab_pair, int end, int singles, const AtLast& at_last) {
+  __device__ __forceinline__ void slab_pairs(SplitKShared& s, const uint4 (&b)[kBlocksPerWarp], int slab_pair,
+                                             int end, int singles, const AtLast& at_last) {
 #pragma unroll 1
-    for (; slab_pair < end; ++slab_pair) {
-      if (slab_pair == end - 1) at_last();
+    for (int left = end - slab_pair; left > 0; --left) {
+      if (left == 1) at_last();
       mbarrier_wait(shared + static_cast<uint32_t>(offsetof(SplitKShared, full)) + stage.index * 8,
                     stage.phase);
       float sum[kTiles][4] = {};
-      const Strides by = strides(kDown, slab_pair - singles);
+      const Strides by = strides(kDown, end - singles - left);
       multiply<kTiles>(operands, stage.index * kSlabPairBytes - third * (kSlabPairThird - by.third), by.slab,
-                       b, sum);
+                       b, second, sum);
       const uint32_t barriers = shared + buffer.index * 8;
       mbarrier_wait(barriers + static_cast<uint32_t>(offsetof(SplitKShared, taken)), buffer.phase ^ 1);
 #pragma unroll
@@ -240,30 +259,35 @@ struct SplitKConsumer {
 template <bool kDown>
 __device__ void consume(SplitKShared& s, const SplitKParams& p, int warp) {
   SplitKConsumer consumer(s, warp, threadIdx.x & 31);
-  SlabPairRange<kDown> range(p.x, p.layout);
+  const SlabPairRange& range = s.range;
+  const int singles = p.layout.fc2_slab_pairs;
   wait_for_predecessor();
-  while (!range.done()) {
-    WorkTile work_tile = p.x.work_tiles[range.at.work_tile];
+  WorkPosition at = range.first;
+  while (!range.done(at)) {
+    WorkTile work_tile = range.work_tiles[at.work_tile];
     if (work_tile.count > 8) {
-      uint4 b[2][kBlocksPerWarp];
-      load_tokens<2>(p, work_tile, warp, b);
-      const int slab_pair = range.at.slab_pair, slab_pairs = range.left_of_work_tile();
-      consumer.slab_pairs<kDown, 2>(s, b, slab_pair, slab_pair + slab_pairs, p.layout.fc2_slab_pairs, [] {});
-      range.skip(slab_pairs);
+      uint4 b[kBlocksPerWarp], second[kBlocksPerWarp];
+      load_tokens(p, range.rows, work_tile, 0, warp, b);
+      load_tokens(p, range.rows, work_tile, 8, warp, second);
+#pragma unroll
+      for (int j = 0; j < kBlocksPerWarp; ++j) s.second[warp][j][threadIdx.x & 31] = second[j];
+      const int end = range.end_of_work_tile(at);
+      consumer.slab_pairs<kDown, 2>(s, b, at.slab_pair, end, singles, [] {});
+      at = range.place(at, end);
       continue;
     }
-    uint4 b[1][kBlocksPerWarp], next[1][kBlocksPerWarp];
-    load_tokens<1>(p, work_tile, warp, b);
+    uint4 b[kBlocksPerWarp], next[kBlocksPerWarp];
+    load_tokens(p, range.rows, work_tile, 0, warp, b);
     for (bool more = true; more;) {
-      const int slab_pair = range.at.slab_pair, slab_pairs = range.left_of_work_tile();
-      range.skip(slab_pairs);
-      more = !range.done();
-      if (more) work_tile = p.x.work_tiles[range.at.work_tile], more = work_tile.count <= 8;
-      consumer.slab_pairs<kDown, 1>(s, b, slab_pair, slab_pair + slab_pairs, p.layout.fc2_slab_pairs, [&] {
-        if (more) load_tokens<1>(p, work_tile, warp, next);
+      const int first = at.slab_pair, end = range.end_of_work_tile(at);
+      at = range.place(at, end);
+      more = !range.done(at);
+      if (more) work_tile = range.work_tiles[at.work_tile], more = work_tile.count <= 8;
+      consumer.slab_pairs<kDown, 1>(s, b, first, end, singles, [&] {
+        if (more) load_tokens(p, range.rows, work_tile, 0, warp, next);
       });
 #pragma unroll
-      for (int j = 0; j < kBlocksPerWarp; ++j) b[0][j] = next[0][j];
+      for (int j = 0; j < kBlocksPerWarp; ++j) b[j] = next[j];
     }
   }
 }

@@ -10,7 +10,7 @@ alignas(128) thread_local uint8_t split_k_shared[sizeof(SplitKShared)];  // the 
 
 template <bool kDown>
 void run(const SplitKParams& p) {
-  ASSERT_TRUE(on_host::run_in_turn(p.layout.sms, kSplitKThreads, split_k_shared,
+  ASSERT_TRUE(on_host::run_in_turn(p.layout.sms, kSplitKThreads<kDown>, split_k_shared,
                                    [&] { gemm_split_k_kernel<kDown>(p); }));
 }
 

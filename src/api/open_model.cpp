@@ -286,6 +286,7 @@ Result<EnginePlan> plan_engine(const Checkpoint& checkpoint, const EngineOptions
   if (chosen && gpu && plan.status().code() == StatusCode::kOutOfMemory) {
     reason = "no GPU is usable: " + plan.status().message();
     BackendOptions host = choice.options;
+    host.experts = {}, host.gpu_memory = 0;
     if (!ranks.empty()) host.tp = 1, ranks = {};
     ASSIGN_OR_RETURN(backend, create_backend("cpu", host));
     plan = plan_on(checkpoint, wanted, host, drafts, *backend);

@@ -29,9 +29,11 @@ TEST(PlanEngine, AutoTakesTheCpuWhereTheGpuIsTooSmall) {
   const Checkpoint checkpoint = tiny();
   for (const char* device : {"auto", "cuda"}) {
     std::unique_ptr<Backend> backend = std::make_unique<Gpu>(1000);
+    BackendOptions options{.threads = 1};
+    options.gpu_memory = 1e9;
     const auto plan =
-        plan_engine(checkpoint, {.context = 4096}, {.device = device, .options = {.threads = 1}}, backend);
-    EXPECT_EQ(plan.ok(), device == std::string("auto"));
+        plan_engine(checkpoint, {.context = 4096}, {.device = device, .options = options}, backend);
+    EXPECT_EQ(plan.ok(), device == std::string("auto")) << plan.status().message();
     if (!plan.ok()) continue;
     EXPECT_EQ(backend->device().backend, "cpu");
     EXPECT_EQ(plan->info.device.name, "cpu");

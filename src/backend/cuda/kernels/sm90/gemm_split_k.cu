@@ -14,7 +14,8 @@
 //          stay in registers, those of eight more in shared memory (in registers they were spilled)
 //          finishers: add the 15 parts up, bias, SwiGLU, store. One warp in the second product, which also
 //          asks for the next slab pair into the stage that has become free; two in the first, and a loading
-//          warp. Both stand on the multiprocessor's quarter that has only three consumers.
+//          warp. Finishers are the warps 15 and 19: their quarter of the multiprocessor has three consumers,
+//          the others four.
 //
 // Barriers full[stage]: the slab pair has landed
 //          empty[stage]: the finishers have read its biases, behind `ready` (first product)

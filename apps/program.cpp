@@ -103,8 +103,7 @@ std::string foreign_word(const std::vector<std::string>& words) {
       if (word == name || word.starts_with(std::string(name) + "="))
         return fmt::format(
             "{}: leave it out: the GPU has all layers; --device cpu takes none, and --gpu-memory or "
-            "--n-cpu-moe "
-            "leave experts in host memory",
+            "--n-cpu-moe leave experts in host memory",
             name);
     }
   }

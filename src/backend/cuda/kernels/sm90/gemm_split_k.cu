@@ -47,9 +47,9 @@ namespace {
 
 // ---- the loading and finishing warps ----
 
-// Asks for the slab pairs in order. By one thread. A copy costs it some 70 cycles, however long it is. In the
-// second product the warp that does it bounds the others: measure after any change here. Found by a
-// constructor, or looked for behind the stores, the next slab pair cost 16 tokens 10%.
+// One thread asks for the slab pairs in order. A copy costs it some 70 cycles, however long it is. In the
+// second product its warp bounds all others, so measure after any change here: two other forms of this struct
+// made tiles of 16 tokens 10% slower (docs/lab/2026-11-28-finishing-warps.md).
 template <bool kDown>
 struct SlabPairLoader {
   SplitKShared& s;
@@ -103,7 +103,8 @@ __device__ __forceinline__ float4 add_eight(const SplitKShared& s, int buffer, i
   }
   return v[0];
 }
-// All consumers': row lane / 2, tokens from lane % 2 * 4 on. In halves, for want of registers.
+// The sums of all consumers: row lane / 2, four tokens from lane % 2 * 4 on. They are added in two halves:
+// all sixteen vectors would not fit into the registers.
 __device__ __forceinline__ float4 add_consumers(const SplitKShared& s, int buffer, int tile) {
   static_assert(kConsumers <= 16);
   const float4 low = add_eight(s, buffer, tile, 0);
@@ -127,8 +128,8 @@ __device__ __forceinline__ void store_rows(float* to, int left, int64_t stride, 
   if (left > 3) to[3 * stride] = v.w;
 }
 
-// A finishing warp. It has all tiles of eight tokens of a slab pair; if there are two such warps, one each,
-// by turns.
+// A finishing warp finishes all tiles of eight tokens of a slab pair. Where there are two such warps, each
+// finishes one tile; they take turns.
 template <bool kDown>
 __device__ void finish(SplitKShared& s, const SplitKParams& p, int finisher) {
   using Out = std::conditional_t<kDown, float, __half>;

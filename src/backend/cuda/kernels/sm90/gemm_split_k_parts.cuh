@@ -107,7 +107,7 @@ struct SlabPairRange {
   __device__ int end_of_work_tile(const WorkPosition& at) const {
     return at.work_tile == end.work_tile ? end.slab_pair : each;
   }
-  // Place `slab_pair` of at's work tile; behind the last one it is the next work tile's first.
+  // The position of that slab pair of at's work tile; behind the last one, of the next work tile's first.
   __device__ WorkPosition place(const WorkPosition& at, int slab_pair) const {
     if (slab_pair == each) return {at.work_tile + 1, 0};
     return {at.work_tile, slab_pair};

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import itertools
-import json
 import operator
 import os
 import random
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence, Un
 from . import _engine
 from ._progress import Loading
 from ._tokenizer import Tokenizer
+from ._values import _as_json, _is_series
 from ._vllm import ATTRIBUTES, LLM_NAMES, by_name
 from .errors import InvalidRequest, Unsupported, _shown
 from .outputs import RequestStateStats, _Collector
@@ -40,7 +40,7 @@ class _Request:
 
 def _is_one_prompt(prompts: Any) -> bool:
     """True also for what is no prompt at all: the request that is made of it says what is wrong."""
-    if isinstance(prompts, (str, bytes, bytearray, Mapping)) or not (hasattr(prompts, "__iter__") and hasattr(prompts, "__len__")):
+    if isinstance(prompts, (str, bytes, bytearray, Mapping)) or not (_is_series(prompts) and hasattr(prompts, "__len__")):
         return True
     return len(prompts) > 0 and _is_id(next(iter(prompts)))
 
@@ -51,7 +51,7 @@ def _is_id(value: Any) -> bool:
 
 
 def _ids(value: Any, what: str) -> list[int]:
-    if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Iterable):
+    if isinstance(value, (str, bytes, bytearray, Mapping)) or not _is_series(value):
         raise InvalidRequest(f"{what}: {type(value).__name__} is no list of token ids")
     ids = list(value)
     try:
@@ -91,7 +91,7 @@ def _prompt_value(prompt: Prompt) -> str | list[int]:
         value = prompt
     if isinstance(value, str):
         return value
-    if isinstance(value, (bytes, bytearray, Mapping)) or not isinstance(value, Iterable):
+    if isinstance(value, (bytes, bytearray, Mapping)) or not _is_series(value):
         raise InvalidRequest("a prompt is text, token ids, {'prompt': ..} or {'prompt_token_ids': ..}")
     return _ids(value, "prompt_token_ids" if isinstance(prompt, Mapping) else "prompt")
 
@@ -130,13 +130,6 @@ def _completion(prompt: Prompt, params: SamplingParams | None) -> _Request:
     return _Request("completions", body, text, params)
 
 
-def _plain(value: Any) -> Any:
-    """Python's own values for numpy's and torch's numbers and arrays, which JSON lacks."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__}")
-
-
 def _seed(value: Any) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise InvalidRequest(f"seed: {_shown(value)} is not a whole number")
@@ -145,7 +138,7 @@ def _seed(value: Any) -> int:
 
 def _chat(messages: Messages, params: SamplingParams | None, fields: Mapping[str, Any]) -> _Request:
     params = _checked(SamplingParams(max_tokens=None) if params is None else params)
-    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
+    if isinstance(messages, (str, bytes, Mapping)) or not _is_series(messages):
         raise InvalidRequest("messages: must be a list of messages")
     body = {**params._body(chat=True), "n": params.n, "messages": list(messages)}
     given = {name: value for name, value in fields.items() if value is not None}
@@ -274,11 +267,7 @@ class _Base:
         if self._seeds is not None and request.params.seed is None:
             request.body["seed"] = self._seeds.getrandbits(31)
         made = RequestStateStats._now()
-        try:
-            body = json.dumps(request.body, allow_nan=False, default=_plain)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidRequest(f"a request holds something that is not JSON: {error}") from None
-        prompts = self._engine.submit(request.endpoint, body, stream, first, -1 if wanted is None else operator.index(wanted),
+        prompts = self._engine.submit(request.endpoint, _as_json(request.body), stream, first, -1 if wanted is None else operator.index(wanted),
                                       request.params._all_logprobs())
         collector = _Collector(request_id or str(next(self._ids)), request.prompt, request.params, self._engine.detokenize, made)
         collector.output.prompt_token_ids = prompts[0]

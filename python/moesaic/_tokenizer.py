@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime
-import json
-from typing import TYPE_CHECKING, Any, Iterable, Mapping, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Protocol, Sequence
 
+from ._values import _as_json, _is_series
 from ._vllm import TOKENIZER_NAMES, by_name
 from .errors import InvalidRequest
 
@@ -48,7 +48,7 @@ class Tokenizer:
 
     @by_name(TOKENIZER_NAMES, "decode")
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
-        ids = list(token_ids) if isinstance(token_ids, Iterable) else [token_ids]
+        ids = list(token_ids) if _is_series(token_ids) else [token_ids]
         return self._llm.detokenize([one for one in ids if not (skip_special_tokens and self._is_special(one))])
 
     @by_name(TOKENIZER_NAMES, "tokenizer")
@@ -66,10 +66,7 @@ class Tokenizer:
             raise InvalidRequest("add_generation_prompt: a prompt ends where the answer begins")
         fields = {"messages": list(conversation), "tools": tools, "reasoning_effort": reasoning_effort,
                   "current_date": datetime.date.today().isoformat()}
-        try:
-            text = json.dumps({name: value for name, value in fields.items() if value is not None}, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidRequest(f"a conversation holds something that is not JSON: {error}") from None
+        text = _as_json({name: value for name, value in fields.items() if value is not None})
         ids = self._llm._engine.chat_prompt(text)
         return ids if tokenize else self.decode(ids)
 

@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence, Union, 
 from . import _engine
 from ._progress import Progress
 from ._requests import Messages, Prompt, _Base, _chat, _completion, _is_one_prompt, _Request
+from ._values import _is_series
 from ._vllm import CHAT_NAMES, GENERATE_NAMES, by_name
 from .errors import InvalidRequest
 from .outputs import RequestOutput
@@ -30,7 +31,7 @@ def _params_of(params: Params, count: int) -> list[SamplingParams | None]:
 
 def _chats(messages: Any) -> list[Any]:
     """One chat or several; what is neither is a chat, of which its request says what is wrong."""
-    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
+    if isinstance(messages, (str, bytes, Mapping)) or not _is_series(messages):
         return [messages]
     given = list(messages)
     return [given] if not given or isinstance(given[0], Mapping) else given

@@ -167,9 +167,18 @@ def test_numpy_is_taken_where_numbers_are(llm):
     assert len(llm.generate(numpy.array([ids, ids]), plain)) == 2
     assert llm.detokenize(array) == llm.detokenize(ids)
     assert numpy.array_equal(llm.logits(array), llm.logits(ids))
-    for wrong in (numpy.array([1.5]), numpy.array([[1.5]])):
+    for wrong in (numpy.array([1.5]), numpy.array([[1.5]]), numpy.array(5), {"prompt_token_ids": numpy.array(5)}):
         with pytest.raises(InvalidRequest):
             llm.generate(wrong, plain)
+    for call in (llm.logits, llm.detokenize, llm.chat):
+        with pytest.raises(InvalidRequest):
+            call(numpy.array(5))
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"n": {"type": "integer", "maximum": maximum}}}}}
+             for maximum in (7, numpy.int64(7))]
+    messages = [{"role": "user", "content": "Hi"}]
+    ours, given = (llm.get_tokenizer().apply_chat_template(messages, tools=[tool]) for tool in tools)
+    assert ours == given
+    assert llm.get_tokenizer().decode(numpy.array(ids[0])) == llm.detokenize(ids[:1])
 
 
 def test_log_probabilities_of_the_whole_vocabulary(llm):

@@ -100,11 +100,13 @@ constexpr std::array kAbsent = {
 constexpr std::string_view kVersion = "/v1", kModels = "/models/", kResponses = "/responses/";
 
 // A path that ends with a slash goes on with a name. That of a model or of the page's file may hold slashes,
-// a response's id holds none.
+// a response's id holds none, and no name is the last part of another route's path.
 bool is_at(const Route& route, std::string_view path) {
   const bool begins = route.path.size() > 1 && route.path.ends_with('/');
   if (!begins) return path == route.path;
   if (path.size() <= route.path.size() || !path.starts_with(route.path)) return false;
+  if (std::any_of(kRoutes.begin(), kRoutes.end(), [&](const Route& r) { return r.path == path; }))
+    return false;
   return !route.path.ends_with(kResponses) || path.find('/', route.path.size()) == std::string_view::npos;
 }
 

@@ -182,6 +182,13 @@ TEST_F(SessionTest, Targets) {
   const std::string other = talk({"PUT /v1/models HTTP/1.1\r\n" + kHost + "\r\n"});
   EXPECT_EQ(statuses_of(other), "405 ");
   EXPECT_NE(other.find("\r\nAllow: GET\r\n"), std::string::npos) << other;
+  // It is no response's id.
+  for (const char* method : {"GET", "DELETE"}) {
+    const std::string tokens =
+        talk({fmt::format("{} /v1/responses/input_tokens HTTP/1.1\r\n{}\r\n", method, kHost)});
+    EXPECT_EQ(statuses_of(tokens), "405 ");
+    EXPECT_NE(tokens.find("\r\nAllow: POST\r\n"), std::string::npos) << tokens;
+  }
 }
 
 TEST_F(SessionTest, CompressedBodiesAreRefusedByName) {

@@ -13,6 +13,7 @@
 #include "base/file_cache.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/kv_layout.h"
+#include "engine/kv_store.h"
 #include "help.h"
 #include "option_checks.h"
 
@@ -157,12 +158,14 @@ template <class Options>
 void add_store_options(CLI::App& c, Options& o) {
   c.add_option("--kv-host", o.kv_host,
                "GiB of host memory for what the prefix cache has no room for: it comes back by copy")
+      ->check(in_range(0.0, kMostKvGib))
       ->capture_default_str()
       ->group(kModelOptions);
   c.add_option(
        "--kv-disk", o.kv_disk,
        "a folder for the same, DIR or DIR:GiB, found again after a restart; it holds what was said, for "
        "this user alone; without GiB half of what is free there")
+      ->check([](const std::string& disk) { return kv_disk_option(disk).status().message(); })
       ->group(kModelOptions);
 }
 

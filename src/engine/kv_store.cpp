@@ -16,11 +16,12 @@
 namespace moesaic {
 namespace {
 
-constexpr double kMostGib = 1 << 20;
 constexpr auto kPatience = std::chrono::seconds(1);      // with a part that does not come
 constexpr auto kGrace = std::chrono::milliseconds(250);  // before rates are compared
 constexpr auto kTick = std::chrono::milliseconds(20);    // the least time for either
 constexpr auto kEngineWait = std::chrono::milliseconds(1);
+
+uint64_t bytes_of_gib(double gib) { return static_cast<uint64_t>(gib * (1 << 30)); }
 
 // Names everything that K and V of a token depend on besides the tokens.
 std::string model_of(const Backend& backend, const ModelConfig& config, const KvLayout& layout,
@@ -35,24 +36,29 @@ std::string model_of(const Backend& backend, const ModelConfig& config, const Kv
 
 // ---- options ----
 
-Result<KvStoreOptions> kv_store_options(double host_gib, const std::string& disk) {
-  const auto bytes_of = [](double gib) { return static_cast<uint64_t>(gib * (1 << 30)); };
-  if (!(host_gib >= 0 && host_gib <= kMostGib))
-    return invalid("--kv-host: {} GiB; expected 0 to {}", host_gib, kMostGib);
-  KvStoreOptions options{.host_bytes = bytes_of(host_gib), .folder = disk};
+Result<KvStoreOptions> kv_disk_option(const std::string& disk) {
+  KvStoreOptions options{.folder = disk};
   const size_t colon = disk.rfind(':');
   if (colon == std::string::npos) return options;
   double gib = 0;
   const char *size = disk.data() + colon + 1, *end = disk.data() + disk.size();
   if (std::find(size, end, '/') != end) return options;  // the colon is part of a folder's name
   const bool number = std::from_chars(size, end, gib).ptr == end && size != end;
-  if (!number || !(gib > 0 && gib <= kMostGib) || colon == 0)
+  if (!number || !(gib > 0 && gib <= kMostKvGib) || colon == 0)
     return invalid(
-        "--kv-disk {}: expected DIR or DIR:GiB, more than 0 and at most {} GiB; a DIR with a colon needs a "
-        "slash at "
-        "its end",
-        disk, kMostGib);
-  options.folder = disk.substr(0, colon), options.disk_bytes = std::max(uint64_t{1}, bytes_of(gib));
+        "'{}' is not DIR or DIR:GiB, more than 0 and at most {} GiB; a DIR with a colon needs a slash at its "
+        "end",
+        disk, kMostKvGib);
+  options.folder = disk.substr(0, colon), options.disk_bytes = std::max(uint64_t{1}, bytes_of_gib(gib));
+  return options;
+}
+
+Result<KvStoreOptions> kv_store_options(double host_gib, const std::string& disk) {
+  if (!(host_gib >= 0 && host_gib <= kMostKvGib))
+    return invalid("--kv-host: {} GiB; expected 0 to {}", host_gib, kMostKvGib);
+  Result<KvStoreOptions> options = kv_disk_option(disk);
+  if (!options.ok()) return invalid("--kv-disk: {}", options.status().message());
+  options->host_bytes = bytes_of_gib(host_gib);
   return options;
 }
 

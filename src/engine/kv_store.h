@@ -28,7 +28,10 @@ struct KvStoreOptions {
   int readers = 0;          // threads that read; 0: helper_threads()
   bool any() const { return host_bytes > 0 || !folder.empty(); }
 };
-// Reads the values of --kv-host GiB and --kv-disk DIR[:GiB].
+inline constexpr double kMostKvGib = 1 << 20;
+// Reads the value of --kv-disk, DIR[:GiB].
+Result<KvStoreOptions> kv_disk_option(const std::string& disk);
+// Reads the values of --kv-host, in GiB, and --kv-disk.
 Result<KvStoreOptions> kv_store_options(double host_gib, const std::string& disk);
 
 // They are opened before a model is loaded, as that takes longer than to find that another process has the

@@ -74,6 +74,12 @@ class Usage(Cli):
             self.refused(2, ["--cpu-prefetch", re.escape(f"'{value}'"), "t0:1024"], "bench", "-m", ABSENT, "--device", "cpu",
                          "--cpu-prefetch", value)
 
+    def test_stores(self):
+        for flag, value in (("--kv-host", "-1"), ("--kv-host", "nan"), ("--kv-host", "1e9"), ("--kv-disk", "x:y"), ("--kv-disk", ":3"),
+                            ("--kv-disk", "x:0"), ("--kv-disk", "x:inf")):
+            for command in (("run", "-p", "hi"), ("serve",)):
+                self.refused(2, [flag, f"'{value}'"], *command, "-m", ABSENT, f"{flag}={value}")
+
     def test_empty_values(self):
         """Such as "$KEYS" where no variable KEYS is set: without a word of it the server would take requests without a key."""
         self.refused(2, "--model", "run", "-m", "", "-p", "a")

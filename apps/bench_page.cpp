@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "chat/terminal_text.h"
 
 namespace moesaic::app {
 namespace {
@@ -87,7 +88,7 @@ bool is_sound(const BenchPoint& p) {
 
 std::string escaped(std::string_view text) {
   std::string out;
-  for (const char c : text) {
+  for (const char c : chat::printable(text)) {
     switch (c) {
       case '&':
         out += "&amp;";

@@ -15,6 +15,7 @@
 #include "bench_drafts.h"
 #include "bench_moe.h"
 #include "bench_page.h"
+#include "chat/terminal_text.h"
 #include "commands.h"
 #include "model_options.h"
 #include "option_checks.h"
@@ -135,13 +136,6 @@ void print_md(const Line& l) {
              l.median(), l.tok_s.front(), l.tok_s.back(), memory);
 }
 
-// RFC 4180: text in quotes, quotes doubled.
-std::string csv_text(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) out += c == '"' ? "\"\"" : std::string(1, c);
-  return out + '"';
-}
-
 void print_csv(const Line& l, const BenchOptions& o, const LoadedModel& m) {
   fmt::print("{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.0f},{:.3f},{:.2f},{:.4f},{}\n",
              csv_text(o.model.model), csv_text(m.caps.name), m.caps.threads, l.test.name(), l.test.depth,
@@ -216,6 +210,12 @@ Status run_with_drafts(const BenchOptions& o) {
 }
 
 }  // namespace
+
+std::string csv_text(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : chat::printable(text)) out += c == '"' ? "\"\"" : std::string(1, c);
+  return out + '"';
+}
 
 Status run_bench(const BenchOptions& o) {
   ASSIGN_OR_RETURN(std::vector<BenchRun> runs, read_beside(o));

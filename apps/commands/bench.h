@@ -23,4 +23,7 @@ struct BenchOptions {
 // Prints a table of o.format, line by line as it is measured where that is md or csv.
 Status run_bench(const BenchOptions& o);
 
+// A field of CSV by RFC 4180: in quotes, with quotes doubled. What is no UTF-8 becomes U+FFFD.
+std::string csv_text(const std::string& text);
+
 }  // namespace moesaic::app

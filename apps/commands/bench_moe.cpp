@@ -11,6 +11,7 @@
 #include "backend/profiling.h"
 #include "backend/tuner.h"
 #include "base/error.h"
+#include "bench.h"
 #include "print_json.h"
 
 namespace moesaic::app {
@@ -59,8 +60,8 @@ void print_md(const MoeLine& l) {
 }
 
 void print_csv(const MoeLine& l, const MoeBench& o, const LoadedModel& m) {
-  fmt::print("\"{}\",\"{}\",{},{:.3f},{:.3f},{:.3f},{:.3f},{:.4f},{:.1f},{:.2f},{:.3f}\n", o.model.model,
-             m.caps.name, l.tokens, l.timing.median() * 1e6, l.timing.seconds.front() * 1e6,
+  fmt::print("{},{},{},{:.3f},{:.3f},{:.3f},{:.3f},{:.4f},{:.1f},{:.2f},{:.3f}\n", csv_text(o.model.model),
+             csv_text(m.caps.name), l.tokens, l.timing.median() * 1e6, l.timing.seconds.front() * 1e6,
              l.timing.seconds.back() * 1e6, l.floor * 1e6, l.floor / l.timing.median(),
              l.timing.bytes / l.timing.median() / 1e9, l.timing.flops / l.timing.median() / 1e12,
              l.whole.median() * 1e6);

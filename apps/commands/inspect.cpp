@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -67,6 +68,7 @@ void print_checkpoint_json(const Checkpoint& k, const InspectOptions& o, const B
   nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
   for (const TensorInfo& t : k.tensors)
     tensors.push_back({{"name", t.name}, {"dtype", t.dtype}, {"shape", t.shape}, {"bytes", t.bytes}});
+  const auto whole = [](double bytes) { return std::llround(bytes); };
   const nlohmann::ordered_json json = {{"model", o.model.model},
                                        {"path", k.path},
                                        {"kind", k.kind},
@@ -81,10 +83,10 @@ void print_checkpoint_json(const Checkpoint& k, const InspectOptions& o, const B
                                        {"vocab", c.vocab},
                                        {"window", c.window},
                                        {"max_context", c.max_context},
-                                       {"weight_bytes", stored_bytes(k.weights).sum()},
-                                       {"bytes_per_token", bytes_per_token(k.weights, c)},
-                                       {"kv_bytes_per_token_and_layer", backend.kv_token_bytes(c)},
-                                       {"memory_bytes", memory_bytes()},
+                                       {"weight_bytes", whole(stored_bytes(k.weights).sum())},
+                                       {"bytes_per_token", whole(bytes_per_token(k.weights, c))},
+                                       {"kv_bytes_per_token_and_layer", whole(backend.kv_token_bytes(c))},
+                                       {"memory_bytes", whole(memory_bytes())},
                                        {"gpu_code", gpu_code()},
                                        {"conversions", k.conversions},
                                        {"tensors", tensors}};

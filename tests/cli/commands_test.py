@@ -365,6 +365,8 @@ class Inspect(Cli):
         self.assertEqual((out["vocab"], out["layers"], out["kind"]), (VOCAB, 2, "safetensors"))
         self.assertIn("lm_head.weight", [t["name"] for t in out["tensors"]])
         self.assertGreater(out["weight_bytes"], out["bytes_per_token"])
+        for name in ("weight_bytes", "bytes_per_token", "kv_bytes_per_token_and_layer", "memory_bytes"):
+            self.assertIsInstance(out[name], int, name)
         self.assertIn("vocabulary        320", self.ok("inspect", MODEL))
         self.assertIn("lm_head.weight", self.ok("inspect", MODEL, "--tensors"))
         code = self.ok("--version").splitlines()[1].removeprefix("GPU code: ")
@@ -644,6 +646,15 @@ class Bench(Cli):
         self.assertEqual(set(rows[0]), self.FIELDS)
         self.assertEqual({len(row) for row in rows}, {len(self.FIELDS)})
         self.assertEqual(len(rows), 7)
+
+    def test_names_that_are_no_utf8(self):
+        folder = FOLDER / os.fsdecode(b'a"b,<i>\xff')
+        folder.symlink_to(MODEL)
+        args = ("bench", "-m", folder, "-p", 8, "-n", 0, "-r", 1, "-o")
+        name = str(folder).encode(errors="replace").decode().replace("?", "\ufffd")
+        self.assertEqual(list(csv.reader(self.ok(*args, "csv").splitlines()))[1][0], name)
+        self.assertEqual(self.json(*args, "json")[0]["model"], name)
+        self.assertIn("a&quot;b,&lt;i&gt;\ufffd on", self.ok(*args, "html"))
 
     def test_table(self):
         self.assertRegex(self.ok(*self.ARGS), r"\n\| tg4 \| 130 \|")

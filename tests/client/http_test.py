@@ -135,6 +135,10 @@ class Http(unittest.TestCase):
         self.assertRegex(told[1], rf"^memory: weights {size}, KV cache {size}(, workspace {size})?; {size} free$")
         self.assertEqual(told[2], "context 131072 tokens: the model's maximum")
         self.assertRegex(told[3], r"^batch at most \d+ requests: as many as pay on this device; steps of at most \d+ tokens$")
+        if told[0].startswith("device cpu"):
+            page = (pathlib.Path(__file__).parents[2] / "docs/user/server.md").read_text()
+            documented = [re.search(rf"(?m)^\| `{option}` .* (\d+) on a CPU", page)[1] for option in ("--max-batch", "--max-rows")]
+            self.assertEqual(re.findall(r"\d+", told[3]), documented)
         self.assertRegex(told[4], r"^KV cache \d+ tokens for all requests: ")
         server.stop()
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <climits>
 #include <csignal>
@@ -20,6 +21,7 @@
 #include "option_checks.h"
 #include "progress.h"
 #include "server/kv_publisher.h"
+#include "server/origin.h"
 #include "server/server.h"
 
 namespace moesaic::app {
@@ -44,14 +46,23 @@ std::string name_of(const std::string& model) {
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 
+Status add_key(ServeOptions& o, const std::string& key, const std::string& source) {
+  const auto unsent = [](unsigned char c) { return c <= ' ' || c == 0x7F; };
+  if (std::any_of(key.begin(), key.end(), unsent))
+    return usage(
+        invalid("{}: a key has white space or a control character, which no request can send", source));
+  o.server.api_keys.push_back(key);
+  return {};
+}
+
 Status read_keys(ServeOptions& o) {
   if (const char* key = std::getenv("MOESAIC_API_KEY"); key != nullptr && *key != 0)
-    o.server.api_keys.emplace_back(key);
+    RETURN_IF_ERROR(add_key(o, key, "MOESAIC_API_KEY"));
   if (o.key_file.empty()) return {};
   ASSIGN_OR_RETURN(const std::string text, read_text_file(o.key_file));
   std::istringstream lines(text);
   const size_t before = o.server.api_keys.size();
-  for (std::string key; lines >> key;) o.server.api_keys.push_back(key);
+  for (std::string key; lines >> key;) RETURN_IF_ERROR(add_key(o, key, o.key_file));
   if (o.server.api_keys.size() == before) return usage(invalid("{}: there is no key in it", o.key_file));
   return {};
 }
@@ -121,6 +132,7 @@ void add_limits(CLI::App& c, server::Limits& limits) {
       ->capture_default_str()
       ->group(kRareOptions);
   c.add_option("--max-body", limits.body_bytes, "bytes of a request's body")
+      ->check(in_range(size_t{1}, size_t{1} << 40))
       ->capture_default_str()
       ->group(kRareOptions);
   c.add_option("--max-bodies", limits.bodies_bytes, "bytes of all bodies held at a time; more get 503")
@@ -206,13 +218,24 @@ void add_http_options(CLI::App& c, ServeOptions& o) {
              "cached_tokens then tell one key what another has sent")
       ->group(kRareOptions);
   c.add_option("--cors-origin", o.server.cors_origins, "origin whose pages may use the server; *: any")
+      ->check([](const std::string& origin) {
+        return server::valid_origin(origin)
+                   ? ""
+                   : fmt::format("'{}' is no origin, such as https://page.example:8443", origin);
+      })
       ->group(kServerOptions);
   c.add_option("--allowed-host", o.server.allowed_hosts,
                "another host name by which clients may reach a server on a local --host; *: any")
+      ->check([](const std::string& host) {
+        return host == "*" || server::valid_host(host)
+                   ? ""
+                   : fmt::format("'{}' is no host name, such as api.example.com", host);
+      })
       ->group(kRareOptions);
 }
 
-// NUMBER, DIR or DIR:NUMBER. A folder whose name is a number is written ./NUMBER.
+// NUMBER, DIR or DIR:NUMBER. A folder whose name is a number is written ./NUMBER, one with a colon ends with
+// a slash.
 void take_stored_responses(const std::string& text, server::ServerOptions& o) {
   constexpr size_t kMost = size_t{1} << 20;
   const size_t colon = text.rfind(':');
@@ -223,10 +246,13 @@ void take_stored_responses(const std::string& text, server::ServerOptions& o) {
   const bool fits =
       !numbered || (std::from_chars(number.data(), number.data() + number.size(), most).ec == std::errc() &&
                     most <= kMost);
+  const bool misread = !numbered && colon != std::string::npos && number.find('/') == std::string::npos;
   const bool names_none = numbered && colon == 0;
-  if (text.empty() || text.front() == '-' || names_none || !fits || (most == 0 && !folder.empty()))
-    throw CLI::ValidationError("--stored-responses",
-                               fmt::format("'{}': expected 0 to {}, DIR or DIR:NUMBER", text, kMost));
+  if (text.empty() || text.front() == '-' || misread || names_none || !fits || (most == 0 && !folder.empty()))
+    throw CLI::ValidationError(
+        "--stored-responses",
+        fmt::format("'{}': expected 0 to {}, DIR or DIR:NUMBER; a DIR with a colon needs a slash at its end",
+                    text, kMost));
   o.stored_responses = most;
   o.stored_folder = folder;
 }

@@ -105,6 +105,15 @@ bool valid_host(std::string_view host) {
   return !error && h.host.find('%') == std::string_view::npos;
 }
 
+bool valid_origin(std::string_view origin) {
+  if (origin == "*" || origin == "null") return true;
+  const size_t end = origin.find("://");
+  if (end == 0 || end == std::string_view::npos) return false;
+  std::string_view host = origin.substr(end + 3);
+  if (host.ends_with('/')) host.remove_suffix(1);
+  return valid_host(host);
+}
+
 bool is_cors_origin(std::string_view origin, const ServerOptions& options) {
   const auto names = [&](std::string_view allowed) {
     if (allowed.ends_with('/')) allowed.remove_suffix(1);

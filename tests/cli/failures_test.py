@@ -80,6 +80,23 @@ class Usage(Cli):
             for command in (("run", "-p", "hi"), ("serve",)):
                 self.refused(2, [flag, f"'{value}'"], *command, "-m", ABSENT, f"{flag}={value}")
 
+    def test_values_that_serve_would_never_find(self):
+        """They would be taken and then match no request."""
+        keys = FOLDER / "keys"
+        for flag, value in (("--cors-origin", "page.example"), ("--cors-origin", "https://page.example/chat"), ("--cors-origin", "https://"),
+                            ("--allowed-host", "https://api.example.com"), ("--allowed-host", "a b"), ("--max-body", "-1"),
+                            ("--max-body", "0"), ("--stored-responses", "dir:1k"), ("--stored-responses", "dir:")):
+            self.refused(2, [flag, re.escape(f"'{value}'")], "serve", "-m", ABSENT, f"{flag}={value}")
+        for text in (b"a\x01b\n", "secret\n".encode("utf-16")):
+            keys.write_bytes(text)
+            self.refused(2, "control character", "serve", "-m", ABSENT, "--api-key-file", keys)
+        self.refused(2, "MOESAIC_API_KEY: .* white space", "serve", "-m", ABSENT, env={**os.environ, "MOESAIC_API_KEY": "secret\n"})
+        for flag, value in (("--cors-origin", "*"), ("--cors-origin", "null"), ("--cors-origin", "http://localhost:3000/"),
+                            ("--cors-origin", "vscode-webview://abc"), ("--allowed-host", "*"), ("--allowed-host", "[::1]:8080"),
+                            ("--allowed-host", "api.example.com"), ("--stored-responses", f"{FOLDER}/a:b/")):
+            done = self.moesaic("serve", "-m", ABSENT, "--port", 0, "--log", "quiet", flag, value)
+            self.assertEqual((done.returncode, ABSENT in done.stderr), (1, True), done.stderr)
+
     def test_empty_values(self):
         """Such as "$KEYS" where no variable KEYS is set: without a word of it the server would take requests without a key."""
         self.refused(2, "--model", "run", "-m", "", "-p", "a")

@@ -12,8 +12,8 @@ namespace moesaic::server {
 // A name, an IPv4 address or an IPv6 address in brackets, and a port where there is one (RFC 3986).
 bool valid_host(std::string_view host);
 
-// What --cors-origin may name: *, null, or a scheme and a host with its port, such as
-// https://page.example:8443, with a slash at the end or without.
+// --cors-origin may name *, null, or a scheme and a host with its port, such as https://page.example:8443,
+// with a slash at the end or without.
 bool valid_origin(std::string_view origin);
 
 // --cors-origin names it.

@@ -103,20 +103,7 @@ Status CudaBackend::open() {
   if (!options_.rank.alone()) RETURN_IF_ERROR(check_loading());
   RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
   ASSIGN_OR_RETURN(const Features features, features_of_device(options_.device));
-  if (options_.moe_path == MoePath::kW4A8 && !features.have(kBulkCopies))
-    return error(
-        StatusCode::kUnsupported,
-        "device cuda:{}: --moe-path w4a8 needs code for compute capability 9.0 or later, {} is {}.{}",
-        options_.device, properties.name, properties.major, properties.minor);
-  if (options_.moe_path == MoePath::kFp8 && (!features.have(kFp8Mma) || features.have(kBlockScaledMma)))
-    return error(
-        StatusCode::kUnsupported,
-        "device cuda:{}: --moe-path fp8 needs compute capability 8.9 (Ada) or 9.0 (Hopper), {} is {}.{}; "
-        "leave it out",
-        options_.device, properties.name, properties.major, properties.minor);
-  if (options_.moe_path == MoePath::kFp8 && options_.batch_invariant)
-    return error(StatusCode::kUnsupported,
-                 "--moe-path fp8 takes few rows in F16 and many in FP8; leave it or --batch-invariant out");
+  RETURN_IF_ERROR(check_moe_path(features, options_, properties.name));
   if (!options_.early_launch) set_early_launches(false);
   RETURN_IF_ERROR(check_streaming());
   target_ = target_of(features, options_);

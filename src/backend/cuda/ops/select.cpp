@@ -174,6 +174,23 @@ Target target_of(const Features& features, const BackendOptions& options) {
           .moe_path = w4a8 ? MoePath::kW4A8 : options.moe_path};
 }
 
+Status check_moe_path(const Features& features, const BackendOptions& options, std::string_view name) {
+  const auto lacks = [&](std::string_view path, std::string_view capability) {
+    return error(StatusCode::kUnsupported,
+                 "device cuda:{}: --moe-path {} needs compute capability {} and code for it, {} is {}.{}; "
+                 "leave it out",
+                 options.device, path, capability, name, features.major, features.minor);
+  };
+  if (options.moe_path == MoePath::kW4A8 && !features.have(kBulkCopies)) return lacks("w4a8", "9.0 or later");
+  if (options.moe_path != MoePath::kFp8) return {};
+  if (!features.have(kFp8Mma) || features.have(kBlockScaledMma))
+    return lacks("fp8", "8.9 (Ada) or 9.0 (Hopper)");
+  if (options.batch_invariant)
+    return error(StatusCode::kUnsupported,
+                 "--moe-path fp8 takes few rows in F16 and many in FP8; leave it or --batch-invariant out");
+  return {};
+}
+
 double peak_flops(const Target& target, int multiprocessors) {
   constexpr double kFlopsPerClock = 4096, kClock = 1.83e9;
   return target.features.have(kWgmma) ? multiprocessors * kFlopsPerClock * kClock : 0;

@@ -25,6 +25,8 @@ struct Target {
 // asked for; devices without kernels/sm90/ are portable, and so batch-invariant: what splits small batches is
 // Hopper's.
 Target target_of(const Features& features, const BackendOptions& options);
+// An error in one line where the device, `name`, has no kernels for the path that options ask for.
+Status check_moe_path(const Features& features, const BackendOptions& options, std::string_view name);
 // FLOP/s of a full chip: 989 TFLOP/s of an H100 or H200 SXM, BF16 without sparsity. 0: unknown.
 double peak_flops(const Target& target, int multiprocessors);
 

@@ -306,6 +306,29 @@ TEST(SelectAll, EveryArchitectureHasAKernelThatFits) {
   }
 }
 
+TEST(MoePath, IsRefusedWhereTheDeviceLacksIt) {
+  const auto refusal = [](MoePath path, int major, int minor, int code) {
+    const Status status = check_moe_path(features_of(major, minor, code), {.moe_path = path}, "RTX");
+    EXPECT_TRUE(status.ok() || status.code() == StatusCode::kUnsupported);
+    return status.message();
+  };
+  for (const auto& [major, minor] : {std::pair{8, 0}, {8, 6}, {8, 7}, {10, 0}, {10, 3}, {12, 0}, {12, 1}}) {
+    const std::string message = refusal(MoePath::kFp8, major, minor, 10 * major + minor);
+    EXPECT_EQ(message, fmt::format("device cuda:0: --moe-path fp8 needs compute capability 8.9 (Ada) or 9.0 "
+                                   "(Hopper) and code for it, RTX is {}.{}; leave it out",
+                                   major, minor));
+  }
+  for (const int minor : {0, 6, 7, 9}) EXPECT_NE(refusal(MoePath::kW4A8, 8, minor, 80 + minor), "");
+  // PTX of 8.0 on cards that have more.
+  EXPECT_NE(refusal(MoePath::kFp8, 8, 9, 80), "");
+  for (const MoePath path : {MoePath::kFp8, MoePath::kW4A8}) EXPECT_NE(refusal(path, 9, 0, 80), "");
+
+  EXPECT_EQ(refusal(MoePath::kFp8, 8, 9, 89), "");
+  EXPECT_EQ(refusal(MoePath::kFp8, 9, 0, 90), "");
+  for (const int major : {9, 10, 12}) EXPECT_EQ(refusal(MoePath::kW4A8, major, 0, 10 * major), "");
+  for (const int minor : {0, 6, 9}) EXPECT_EQ(refusal(MoePath::kAuto, 8, minor, 80 + minor), "");
+}
+
 TEST(Target, IsWhatOptionsMeanOnADevice) {
   const Target hopper = device(9, 0), sm120 = device(12, 0), ampere = device(8, 0);
   EXPECT_FALSE(hopper.portable || hopper.batch_invariant);

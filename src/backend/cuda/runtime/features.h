@@ -15,7 +15,7 @@ enum Feature : unsigned {
   kProgrammaticLaunch = 1 << 2,  // a kernel may start before its predecessor has ended
   kWgmma = 1 << 3,           // wgmma, and with it all of kernels/sm90/, which has code for its devices alone
   kBlockScaledMma = 1 << 4,  // kernels/ptx/block_scaled_mma.cuh without emulation
-  kFp8Mma = 1 << 5,          // mma.sync of E4M3 and E5M2; on 9.0 and 10.x the compiler widens both to F16
+  kFp8Mma = 1 << 5,          // mma.sync of E4M3 and E5M2; on 9.0 the compiler widens both to F16
 };
 
 struct Features {

@@ -7,12 +7,18 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "backend/cuda/testing/host_simulator/captures.h"
 
 namespace {
+// Ranks load in threads of their own.
+std::mutex& memory_lock() {
+  static std::mutex lock;
+  return lock;
+}
 std::map<const std::byte*, size_t>& allocations() {
   static std::map<const std::byte*, size_t> all;
   return all;
@@ -28,6 +34,7 @@ std::vector<LateCopy>& late_copies() {
   return all;
 }
 void end_default_stream() {
+  const std::scoped_lock lock(memory_lock());
   for (const LateCopy& copy : std::exchange(late_copies(), {}))
     std::memcpy(copy.to, copy.bytes.data(), copy.bytes.size());
 }
@@ -49,11 +56,13 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
   if (!captures().may_allocate()) return *p = nullptr, cudaErrorMemoryAllocation;
   *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(*p, 0x7F, bytes);
+  const std::scoped_lock lock(memory_lock());
   allocations()[static_cast<std::byte*>(*p)] = bytes;
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* p) {
   end_default_stream();
+  const std::scoped_lock lock(memory_lock());
   allocations().erase(static_cast<std::byte*>(p));
   std::free(p);
   return cudaSuccess;
@@ -74,6 +83,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
   end_default_stream();
   if (kind != cudaMemcpyHostToDevice) return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
   const auto* begin = static_cast<const std::byte*>(from);
+  const std::scoped_lock lock(memory_lock());
   late_copies().push_back({to, {begin, begin + bytes}});
   return cudaSuccess;
 }

@@ -122,7 +122,9 @@ bool run_in_turn(dim3 grid, int threads, std::span<uint8_t> shared, const std::f
   for (unsigned i = 0; i < grid.x * grid.y * grid.z; ++i) {
     std::ranges::fill(shared, kUnwritten);
     block.begin({i % grid.x, i / grid.x % grid.y, i / (grid.x * grid.y)}, grid, kernel);
-    block.advance();
+    for (int idle = 0; idle < kIdleRounds && !block.done(); ++idle) {
+      if (block.advance()) idle = 0;
+    }
     if (!block.done()) return false;
   }
   return true;

@@ -79,7 +79,7 @@ Result<const void*> load_tile(const void* kernel, const std::string& name, size_
     if (compiled.ok()) function = compiled.value();
     if (!compiled.ok() && p.major == kBlockScaledMajor) note_emulation(p, compiled.status());
   }
-  RETURN_IF_ERROR(set_attributes(function, {.max_shared = shared}));
+  RETURN_IF_ERROR(set_attributes(function, {.max_shared = shared, .prefer_shared = true}));
   return function;
 }
 

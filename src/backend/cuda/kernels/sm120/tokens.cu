@@ -100,7 +100,11 @@ __global__ void __launch_bounds__(kNormThreads) norm_expand_kernel(const Norm p,
 
 }  // namespace
 
+// It has no shared memory of its own, and the tile that follows it does.
 Status expand(const __nv_bfloat16* x, const int32_t* rows, const Tokens& out, cudaStream_t stream) {
+  static OncePerDevice prepared;
+  const Status status = prepared.run([] { return set_attributes(expand_kernel, {.prefer_shared = true}); });
+  if (!status.ok()) return status;
   const int quads = quads_of(out.cols / kBlock);
   return launch(expand_kernel,
                 dim3((quads + kExpandWarps - 1) / kExpandWarps, out.most_work_tiles, out.tile / kGroup),

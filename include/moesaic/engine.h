@@ -58,8 +58,9 @@ struct OpenOptions {
   std::string dense = "keep";  // attention projections and lm_head in memory: keep, bf16, q8_0, mxfp8, mxfp4
   std::string kv_dtype = "auto";  // K and V: auto (the device's own), bf16 or fp8 (cuda and reference)
   std::string tokenizer = {};     // a tokenizer.json or .tiktoken file instead of the model's own
-  // MXFP4 experts: auto (the device's own kernels), w4a8 (from MXFP8 activations, as SM120 does, on any
-  // device) or fp8 (Ada, Hopper: prompts and large batches from E4M3 activations, faster and less exact).
+  // MXFP4 experts: auto (from 16-bit activations on cuda), w4a8 (from MXFP8 ones, for which SM120 has an
+  // instruction, on any device) or fp8 (Ada, Hopper: prompts and large batches from E4M3 activations, faster
+  // and less exact).
   std::string moe_path = "auto";
   // cpu: how weights are asked for ahead of their use: auto (measured when the model is loaded, and kept),
   // none, or t0, t1 or nta and a distance in bytes: t0:1024.

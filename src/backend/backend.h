@@ -40,7 +40,7 @@ inline Format made_of(Format stored, std::optional<Format> wanted) {
 enum class KvFormat { kOwn, kBf16, kFp8 };
 
 // How MXFP4 experts are computed, and dense matrices in MXFP4 or MXFP8. kW4A8: activations are rounded to
-// MXFP8. On cuda by kernels/sm120/: the default on SM120 and SM121; Hopper emulates the instruction. cpu and
+// MXFP8. On cuda by kernels/sm120/: SM120 and SM121 have the instruction, Hopper emulates it. cpu and
 // reference round in the same way (backend/rounding.h). kFp8: on Ada and Hopper, and there for the experts of
 // many rows alone, activations are rounded to E4M3 with one scale for all, that of the F16 rows.
 enum class MoePath { kAuto, kW4A8, kFp8 };

@@ -107,7 +107,7 @@ Status CudaBackend::open() {
   if (!options_.early_launch) set_early_launches(false);
   RETURN_IF_ERROR(check_streaming());
   target_ = target_of(features, options_);
-  options_.moe_path = target_.moe_path, options_.batch_invariant = target_.batch_invariant;
+  options_.batch_invariant = target_.batch_invariant;
   peak_flops_ = peak_flops(target_, properties.multiProcessorCount);
   name_ = fmt::format("cuda:{} ({}, sm_{}{})", options_.device, properties.name, properties.major,
                       properties.minor);

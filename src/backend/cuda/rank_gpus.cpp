@@ -21,11 +21,7 @@ double bytes_per_second(int device) {
          attribute(cudaDevAttrGlobalMemoryBusWidth, device) / 8;
 }
 
-std::string one_only(int device) {
-  const Result<cuda::Features> features = cuda::features_of_device(device);
-  if (!features.ok()) return features.status().message();
-  return features->have(cuda::kBlockScaledMma) ? "its kernels (W4A8) have one rank" : "";
-}
+std::string one_only(int device) { return cuda::features_of_device(device).status().message(); }
 
 std::vector<int> reached_from(int device, int devices) {
   std::vector<int> reached;

@@ -166,12 +166,11 @@ std::string device_of(const Target& t) {
 }  // namespace
 
 Target target_of(const Features& features, const BackendOptions& options) {
-  const bool w4a8 = features.have(kBlockScaledMma) || options.moe_path == MoePath::kW4A8;
   const bool portable = options.portable || !features.have(kWgmma);
   return {.features = features,
           .portable = portable,
           .batch_invariant = options.batch_invariant || portable,
-          .moe_path = w4a8 ? MoePath::kW4A8 : options.moe_path};
+          .moe_path = options.moe_path};
 }
 
 Status check_moe_path(const Features& features, const BackendOptions& options, std::string_view name) {

@@ -21,9 +21,8 @@ struct Target {
   bool batch_invariant = false;  // one order of sums for all batches
   MoePath moe_path = MoePath::kAuto;
 };
-// The path that options mean on a device. kW4A8 where the device has the instruction and nothing else was
-// asked for; devices without kernels/sm90/ are portable, and so batch-invariant: what splits small batches is
-// Hopper's.
+// A device as options have it. Devices without kernels/sm90/ are portable, and so batch-invariant: what
+// splits small batches is Hopper's.
 Target target_of(const Features& features, const BackendOptions& options);
 // An error in one line where the device, `name`, has no kernels for the path that options ask for.
 Status check_moe_path(const Features& features, const BackendOptions& options, std::string_view name);

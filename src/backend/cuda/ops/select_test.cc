@@ -197,11 +197,14 @@ TEST(SelectExperts, ByModelAndDevice) {
     EXPECT_EQ(name(oss, device(8, minor, {.moe_path = MoePath::kFp8})), "weight tiles");
   for (const int minor : {0, 6, 9}) EXPECT_EQ(name(oss, device(8, minor)), "weight tiles");
   EXPECT_EQ(name(oss, device(10, 0)), "weight tiles");
-  for (const int minor : {0, 1}) EXPECT_EQ(name(oss, device(12, minor)), "quads");
+  for (const int minor : {0, 1}) {
+    EXPECT_EQ(name(oss, device(12, minor)), "weight tiles");
+    EXPECT_EQ(name(oss, device(12, minor, {.moe_path = MoePath::kW4A8})), "quads");
+  }
   ExpertsShape other = oss;
   other.sizes.hidden = 2048;
   EXPECT_EQ(name(other, device(9, 0)), "weight tiles");
-  EXPECT_EQ(name(other, device(12, 0)), "quads");
+  EXPECT_EQ(name(other, device(12, 0, {.moe_path = MoePath::kW4A8})), "quads");
   EXPECT_EQ(name(other, device(9, 0, {.moe_path = MoePath::kFp8})), "weight tiles");
   EXPECT_EQ(name(other, device(8, 9, {.moe_path = MoePath::kFp8})), kFp8Tiles);
   other.sizes.intermediate = 2080;  // no multiple of 64
@@ -210,7 +213,10 @@ TEST(SelectExperts, ByModelAndDevice) {
   EXPECT_EQ(name(other, device(9, 0)), "weight tiles");
   EXPECT_EQ(name(other, device(8, 9, {.moe_path = MoePath::kFp8})), "weight tiles");
   other = oss, other.mxfp4 = false;
-  for (const int major : {9, 12}) EXPECT_EQ(name(other, device(major, 0)), "weight tiles");
+  for (const int major : {9, 12}) {
+    for (const MoePath path : {MoePath::kAuto, MoePath::kW4A8})
+      EXPECT_EQ(name(other, device(major, 0, {.moe_path = path})), "weight tiles");
+  }
   other = oss, other.sizes.experts = 1025;
   ASSERT_EQ(name(other, device(9, 0)), "error");
   EXPECT_NE(select(other, device(9, 0)).status().message().find("4 of 1025 experts"), std::string::npos);
@@ -334,7 +340,7 @@ TEST(Target, IsWhatOptionsMeanOnADevice) {
   EXPECT_FALSE(hopper.portable || hopper.batch_invariant);
   EXPECT_EQ(hopper.moe_path, MoePath::kAuto);
   EXPECT_TRUE(sm120.portable && sm120.batch_invariant);
-  EXPECT_EQ(sm120.moe_path, MoePath::kW4A8);
+  EXPECT_EQ(sm120.moe_path, MoePath::kAuto);
   EXPECT_EQ(device(9, 0, {.moe_path = MoePath::kW4A8}).moe_path, MoePath::kW4A8);
   EXPECT_TRUE(device(9, 0, {.portable = true}).batch_invariant);
   EXPECT_TRUE(ampere.portable && ampere.batch_invariant);

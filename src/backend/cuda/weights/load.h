@@ -8,7 +8,6 @@
 
 namespace moesaic::cuda {
 
-// options.moe_path must be resolved: kW4A8 where kAuto stands for it.
 Paths paths_of(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
 // The memory that the model's weights take, by part. host_layers: the experts of the last so many layers are
 // the host's, and are not counted, but the room is for those that steps bring here (kStreamPart).

@@ -73,8 +73,8 @@ TEST(Verify, TheMxfp8RuleIsSeen) {
   EXPECT_TRUE(any_failure(cases.value(), "moe"));
 }
 
-// E4M3 keeps four bits, rounding by 2.6% rms, of x and again of SwiGLU's result, and saturates at 448 of up
-// to 512; other formats' experts stay as they are.
+// E4M3 keeps four bits, rounding by 2.6% rms, of x and again of SwiGLU's result; other formats' experts stay
+// as they are.
 TEST(Verify, MxActivationsRoundMxfp4ExpertsOnly) {
   const BackendFactory rounding = []() -> Result<std::unique_ptr<Backend>> {
     return std::unique_ptr<Backend>(std::make_unique<Faulty>([](ModelConfig&, LayerWeights&) {},

@@ -1,6 +1,7 @@
 // Block quantisers of the MX formats: 32 elements along the contraction dimension share one E8M0 scale.
-// The scale is 2^(floor(log2(amax)) - emax), emax = 2 for E2M1 and 8 for E4M3 (MX v1.0, section 6.3);
-// elements round to nearest even and saturate. A block that holds a NaN or an infinity gets the NaN scale.
+// The scale is 2^(floor(log2(amax)) - emax), emax = 2 for E2M1 and 8 for E4M3 (MX v1.0, section 6.3), and for
+// E4M3 twice that where its largest, 448, would be exceeded. Elements round to nearest even; E2M1's saturate.
+// A block that holds a NaN or an infinity gets the NaN scale.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +58,9 @@ MOESAIC_HD constexpr void dequantize_mxfp4(const uint8_t* packed, uint8_t scale,
 
 // 32 floats -> 32 E4M3 bytes; returns the scale.
 MOESAIC_HD constexpr uint8_t quantize_mxfp8(const float* x, uint8_t* codes) {
-  const uint8_t scale = block_scale(block_amax(x), 8);
+  const float amax = block_amax(x);
+  uint8_t scale = block_scale(amax, 8);
+  if (scale != kScaleNan && divide_by_scale(amax, scale) > kE4m3Max) ++scale;
   for (int i = 0; i < kBlock; ++i) {
     codes[i] = scale == kScaleNan ? uint8_t{0} : encode_e4m3(divide_by_scale(x[i], scale));
   }

@@ -104,10 +104,29 @@ TEST(Block, SpecialBlocks) {
   x[5] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(quantize_mxfp8(x, codes), kScaleNan);
   x[5] = std::numeric_limits<float>::max();
-  EXPECT_EQ(quantize_mxfp8(x, codes), 127 + 127 - 8);
-  EXPECT_EQ(decode_e4m3(codes[5]), 448.0f);
+  EXPECT_EQ(quantize_mxfp8(x, codes), 127 + 127 - 7);
+  EXPECT_EQ(decode_e4m3(codes[5]), 256.0f);
   x[5] = std::numeric_limits<float>::denorm_min();
   EXPECT_EQ(quantize_mxfp4(x, codes), 0);
+}
+
+// No element of MXFP8 is cut: each is rounded by at most half a step.
+TEST(Block, Mxfp8DoesNotSaturate) {
+  constexpr int kLeastExponent = -6;  // E4M3's
+  std::mt19937 rng(3);
+  for (int trial = 0; trial < 2000; ++trial) {
+    float x[kBlock], y[kBlock];
+    uint8_t codes[kBlock];
+    for (float& v : x) v = std::ldexp(static_cast<float>(rng() >> 8), static_cast<int>(rng() % 4) - 27);
+    x[trial % kBlock] = -(1.0F + static_cast<float>(trial) / 2000) * 2;  // the largest
+    const uint8_t scale = quantize_mxfp8(x, codes);
+    EXPECT_EQ(scale, x[trial % kBlock] < -3.5F ? 121 : 120) << trial;
+    dequantize_mxfp8(codes, scale, y);
+    for (int i = 0; i < kBlock; ++i) {
+      const int exponent = std::max(std::ilogb(x[i]), kLeastExponent + scale - 127);
+      EXPECT_LE(std::abs(y[i] - x[i]), std::ldexp(1.0F, exponent - 4)) << x[i];
+    }
+  }
 }
 
 static_assert(encode_e2m1(2.5f) == 4 && encode_e4m3(1.0f) == 0x38 && decode_e8m0(128) == 2.0f);

@@ -138,7 +138,8 @@ __device__ inline float amax(const float (&v)[8]) {
 
 // The block's values by the rules of mx/block.h; returns the scale. top: the block's largest magnitude.
 __device__ inline uint8_t to_mxfp8(float top, const float (&v)[8], uint8_t (&out)[8]) {
-  const int exponent = top > 0 ? max(ilogbf(top) - 8, -126) : -126;
+  const int above = top > 0 ? ilogbf(top) + (ldexpf(top, -ilogbf(top)) > 1.75f) : 0;
+  const int exponent = top > 0 ? max(above - 8, -126) : -126;
   for (int i = 0; i < 8; ++i)
     out[i] = __nv_cvt_float_to_fp8(ldexpf(v[i], -exponent), __NV_SATFINITE, __NV_E4M3);
   return static_cast<uint8_t>(exponent + 127);

@@ -57,13 +57,22 @@ struct ColumnScales {
       ".f32.ue8m0 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, {%10}, {%12, %13}, " \
       "{%11}, {%12, %14};"                                                                             \
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                 \
-      : "r"(a.a[0]), "r"(a.a[1]), "r"(a.a[2]), "r"(a.a[3]), "r"(b0), "r"(b1), "r"(rows.word),          \
-        "r"(columns.words[kColumn / 4]), "n"(kStep), "n"(kTile), "n"(kColumn % 4))
+      : "r"(a.a[0]), "r"(a.a[1]), "r"(a.a[2]), "r"(a.a[3]), "r"(b0), "r"(b1), "r"(row), "r"(column),   \
+        "n"(kByte), "n"(kRow), "n"(kColumnLane))
 
 // Tile kTile of the weight tile, group kColumn of the tokens, the step of block kStep of the quad.
 template <Element kA, int kStep, int kTile, int kColumn, int kGroups>
 __device__ inline void mma(float (&d)[4], const FragmentA& a, uint32_t b0, uint32_t b1, const RowScales& rows,
                            const ColumnScales<kGroups>& columns) {
+  uint32_t row = rows.word, column = columns.words[kColumn / 4];
+#ifdef MOESAIC_PLAIN_SCALES
+  // All selectors are 0: shuffles and a shift bring the scales to where those look.
+  constexpr int kByte = 0, kRow = 0, kColumnLane = 0;
+  row = __shfl_sync(0xFFFFFFFFu, row, 2 * kTile + threadIdx.x % 2, 4) >> (8 * kStep);
+  column = __shfl_sync(0xFFFFFFFFu, column, kColumn % 4, 4) >> (8 * kStep);
+#else
+  constexpr int kByte = kStep, kRow = kTile, kColumnLane = kColumn % 4;
+#endif
   if constexpr (kA == Element::kE2M1) {
     MOESAIC_BLOCK_SCALED_MMA("mxf8f6f4.block_scale.scale_vec::1X.m16n8k32", "e2m1.e4m3");
   } else {

@@ -286,7 +286,8 @@ Run add_plan(CLI::App& app) {
   for (const DeviceModel& d : device_models()) names.emplace_back(d.name);
   c.add_option("--device-model", o->device_model,
                "for a GPU that is not here, from its data sheet: the times of the experts' kernels (h200; "
-               "rtx-pro-6000 with --moe-path w4a8), or a projection of decoding (gb10, rtx-pro-6000)")
+               "rtx-pro-6000 with --moe-path w4a8), or a projection of decoding with w4a8 (gb10, "
+               "rtx-pro-6000, rtx-5090)")
       ->check(one_of(names));
   c.footer(
       "Examples:\n"

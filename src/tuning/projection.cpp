@@ -8,10 +8,12 @@ namespace moesaic {
 namespace {
 
 // Data sheets: 1 PFLOP/s of sparse FP4 is a quarter of that of dense FP8. GB10's clock is what that rate
-// means at 1,024 multiply-adds a cycle and multiprocessor, which is RTX PRO 6000's.
+// means at 1,024 multiply-adds a cycle and multiprocessor, which is RTX PRO 6000's. An RTX 5090 has half of
+// that for sums in F32.
 constexpr DeviceModel kDevices[] = {
     {"gb10", "GB10 (DGX Spark)", 273e9, 250e12, 48, 2.54e9},
     {"rtx-pro-6000", "RTX PRO 6000", 1792e9, 1008e12, 188, 2.617e9},
+    {"rtx-5090", "RTX 5090", 1792e9, 419e12, 170, 2.407e9},
 };
 
 // Instructions of a warp for a weight tile of 32 rows and a quad of 128 columns, counted in sm_120a's machine

@@ -114,8 +114,6 @@ Status take_words(RunOptions& o, std::vector<std::string> words, bool model_give
 
 Status run_run(RunOptions o) {
   RETURN_IF_ERROR(usage(validate(o.sampling, INT_MAX)));
-  if (o.raw && o.sampling.reasoning_budget >= 0)
-    return usage(invalid("--reasoning-budget: with --raw there is no reasoning"));
   for (const std::string& stop : o.sampling.stop_strings) {
     if (utf8_valid_prefix(stop) != stop.size()) return usage(invalid("--stop: a text is not UTF-8"));
   }
@@ -211,6 +209,9 @@ Run add_run(CLI::App& app) {
       ->capture_default_str()
       ->group(kAnswerOptions);
   c.add_flag("--raw", o->raw, "continue the prompt as plain text, without the chat format")
+      ->excludes("--system")
+      ->excludes("--reasoning")
+      ->excludes("--reasoning-budget")
       ->group(kAnswerOptions);
   c.add_option("-n,--max-tokens", o->sampling.max_tokens,
                "most tokens to generate; 0: until the context is full")

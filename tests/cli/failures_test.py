@@ -47,7 +47,8 @@ class Usage(Cli):
             self.refused(2, words, "run", "-m", ABSENT, "-p", "hi", flag, value)
         self.refused(2, "not UTF-8", "run", "-m", ABSENT, "-p", "hi", "--stop", "\udcff")
 
-        self.refused(2, "with --raw there is no reasoning", "run", "-m", ABSENT, "-p", "hi", "--raw", "--reasoning-budget", "5")
+        for option in (("--reasoning-budget", "5"), ("--reasoning", "high"), ("--system", "Be brief.")):
+            self.refused(2, [option[0], "--raw"], "run", "-m", ABSENT, "-p", "hi", "--raw", *option)
 
     def test_names_do_not_steer_the_terminal(self):
         self.refused(2, "\u241b\\[2J", "run", "-m", "x", "--lora", "a\x1b[2J:b", "-p", "hi")

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "commands.h"
 #include "model/verify.h"
@@ -44,7 +46,8 @@ Status run_verify(const VerifyArguments& o) {
   if (o.model.model.empty() && !o.model.lora.empty()) return usage(invalid("--lora needs a --model"));
   ASSIGN_OR_RETURN(const KvFormat kv, kv_format(o.model.kv_dtype));
   ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(o.model.dense));
-  const VerifyOptions options{.quick = o.quick, .kv = kv, .dense = dense, .report = print_case};
+  const VerifyOptions options{
+      .quick = o.quick, .ranks = std::max(1, o.model.tp), .kv = kv, .dense = dense, .report = print_case};
   // Before the operations, which take minutes: a wrong name is an error at once.
   Checkpoint c;
   if (!o.model.model.empty()) {

@@ -89,6 +89,15 @@ constexpr Shape kDeep[] = {
 
 constexpr Format kExperts[] = {Format::kMxfp4, Format::kMxfp4Gguf, Format::kBF16};
 
+// Each rank takes at least a KV head, and 32 rows of every matrix (check_ranks).
+Shape for_ranks(Shape s, int ranks) {
+  if (ranks == 1) return s;
+  const int kv_heads = std::max(s.kv_heads, ranks);
+  s.heads = s.heads / s.kv_heads * kv_heads, s.kv_heads = kv_heads;
+  for (int* rows : {&s.hidden, &s.intermediate, &s.vocab}) *rows = std::max(*rows, 32 * ranks);
+  return s;
+}
+
 ModelConfig config_of(const Shape& s) {
   return {.name = "verify",
           .layers = 1,
@@ -233,7 +242,7 @@ class Verifier {
         options_(options) {}
 
   Status run(const Shape& shape) {
-    Bench bench(shape, options_.seed);
+    Bench bench(for_ranks(shape, options_.ranks), options_.seed);
     RETURN_IF_ERROR(run_embeddings(bench));
     if (options_.dense) return {};
     ASSIGN_OR_RETURN(const std::vector<float> base, base_of(bench));
@@ -242,17 +251,17 @@ class Verifier {
     return run_chunks(bench);
   }
   Status run_experts(const Shape& shape) {
-    Bench bench(shape, options_.seed);
+    Bench bench(for_ranks(shape, options_.ranks), options_.seed);
     ASSIGN_OR_RETURN(const std::vector<float> base, base_of(bench));
     return run_experts(bench, Format::kMxfp4, base);
   }
   Status run_attention(const Shape& shape) {
-    Bench bench(shape, options_.seed);
+    Bench bench(for_ranks(shape, options_.ranks), options_.seed);
     ASSIGN_OR_RETURN(const std::vector<float> base, base_of(bench));
     return run_attention(bench, base);
   }
   Status run_deep(const Shape& shape) {
-    Bench bench(shape, options_.seed);
+    Bench bench(for_ranks(shape, options_.ranks), options_.seed);
     ASSIGN_OR_RETURN(const std::vector<float> base, base_of(bench));
     const ModelWeights weights = bench.attention(Format::kF32, Format::kF32);
     RETURN_IF_ERROR(compare("attend", bench, Format::kF32, weights, base, attend_tolerance()));

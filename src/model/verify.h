@@ -31,6 +31,7 @@ struct VerifyOptions {
   bool quick = false;  // small shapes only, a second or two; else odd shapes and a layer of the 20b's size
   int chunk = 512;     // rows of a step, at most the backend's max_rows
   uint64_t seed = 1;
+  int ranks = 1;                 // the backend's; every shape has room for them
   KvFormat kv = KvFormat::kOwn;  // the backend's, which the reference gets as well
   // The same. Where it converts, only embed+unembed is compared: lm_head would round what the other ops add,
   // and an MX lm_head turns their last bits into steps of E4M3, as large as what they add.

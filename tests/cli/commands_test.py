@@ -379,9 +379,10 @@ class Inspect(Cli):
 
 class Verify(Cli):
     def test_quick(self):
-        out = self.ok("verify", "--quick", "-m", MODEL)
-        self.assertRegex(out, r"\n(\d+) of \1 cases agree")
-        self.assertNotIn("FAIL", out)
+        for args in ((), ("--tp", 2, "-t", 2)):
+            out = self.ok("verify", "--quick", "-m", TINY, "--tokens", 40, *args)
+            self.assertRegex(out, r"\n(\d+) of \1 cases agree")
+            self.assertNotIn("FAIL", out)
 
     def test_report(self):
         """Every part runs and passes, the text is in the file as well, and nothing private is in it."""

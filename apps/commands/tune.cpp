@@ -77,6 +77,7 @@ Status tune_reads(const TuneOptions& o, LoadedModel& m, Tuner& tuner) {
 }
 
 Status run_tune(const TuneOptions& o) {
+  if (o.model.tp != 1) return usage(invalid("--tp: leave it out; tune measures one rank"));
   const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
   ModelOptions options = o.model;
   options.tuning_folder.clear();  // a new measurement is not compared with an earlier one

@@ -75,6 +75,9 @@ class Usage(Cli):
             self.refused(2, ["--cpu-prefetch", re.escape(f"'{value}'"), "t0:1024"], "bench", "-m", ABSENT, "--device", "cpu",
                          "--cpu-prefetch", value)
 
+    def test_tune_has_one_rank(self):
+        self.refused(2, "--tp: leave it out", "tune", "-m", ABSENT, "--tp", 2)
+
     def test_stores(self):
         for flag, value in (("--kv-host", "-1"), ("--kv-host", "nan"), ("--kv-host", "1e9"), ("--kv-disk", "x:y"), ("--kv-disk", ":3"),
                             ("--kv-disk", "x:0"), ("--kv-disk", "x:inf")):

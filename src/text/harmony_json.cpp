@@ -144,7 +144,7 @@ Result<std::string> content_text(const OrderedJson& content, Media media) {
     const std::string_view medium = text::medium_of(part);
     if (!more && !medium.empty() && media == Media::kNoted) more = text::omitted(medium);
     if (!more)
-      return invalid("content has a part of type '{}': only text is supported",
+      return invalid("content has a part of type '{}' without text: only text is supported",
                      string_or(part, "type", "?").substr(0, 40));
     text += *more;
   }

@@ -273,5 +273,13 @@ TEST(HarmonyJson, Errors) {
   }
 }
 
+TEST(HarmonyJson, APartThatLacksItsText) {
+  for (const char* json : {R"([{"role":"user","content":[{"type":"text"}]}])",
+                           R"([{"role":"user","content":[{"type":"text","text":5}]}])"}) {
+    const std::string message = conversation_from_json(json, "request").status().message();
+    EXPECT_NE(message.find("part of type 'text' without text"), std::string::npos) << message;
+  }
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -65,7 +65,7 @@ void Stream::make_ready(int index, Live& live) {
   changed_.notify_all();
   const uint64_t one = 1;
   // It fails only where the count is at its maximum, and the descriptor then is readable.
-  [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof one);
+  [[maybe_unused]] const ssize_t written = ::write(fd_, &one, sizeof one);
 }
 
 std::stop_token Stream::stop_token(int index) const {
@@ -91,7 +91,7 @@ bool Stream::wait(std::chrono::milliseconds most) {
 std::vector<Delta> Stream::take() {
   const std::lock_guard lock(mutex_);
   uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = read(fd_, &count, sizeof count);
+  [[maybe_unused]] const ssize_t got = ::read(fd_, &count, sizeof count);
   std::vector<Delta> deltas;
   for (const int index : std::exchange(ready_, {})) {
     Live& live = live_.at(index);

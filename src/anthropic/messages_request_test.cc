@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "anthropic/error.h"
 #include "anthropic/field_table.h"
 #include "anthropic/messages_cases.h"
 #include "openai/field_rows.h"
@@ -149,7 +150,7 @@ TEST(Messages, WhatCannotBeHonouredIsRefused) {
   EXPECT_EQ(error_of(ask(kHi, R"("mcp_servers": [{"url": "x"}])")).param, "mcp_servers");
   EXPECT_EQ(error_of(ask(kHi, R"("container": "x")")).param, "container");
   const openai::ApiError thread = error_of(ask(kHi, R"("thread": {"type": "create"})"));
-  EXPECT_EQ(Json::parse(anthropic::error_json(thread))["error"]["details"]["error_code"],
+  EXPECT_EQ(openai::Json::parse(anthropic::error_json(thread))["error"]["details"]["error_code"],
             "thread_unsupported_request");
   const auto message = [](const char* content) { return error_of(ask(content)).message; };
   EXPECT_TRUE(

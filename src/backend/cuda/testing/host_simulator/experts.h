@@ -18,18 +18,12 @@ namespace moesaic::cuda::sm90 {
 inline constexpr int kExperts = 5;
 enum Part { kGatePart, kUpPart, kDownPart, kParts };
 
-// Random experts, as they were stored and as a rank's slabs for a device of so many multiprocessors.
-struct Experts {
-  Range rows;  // the rank's, in each section
-  SlabLayout layout;
+// Random experts as they were stored.
+struct StoredExperts {
   std::vector<uint8_t> codes[kParts], scales[kParts];
   std::vector<float> bias[kParts];  // representable in BF16
-  std::vector<uint8_t> fc1, fc2;
-  int fault = 0;
 
-  explicit Experts(int sms, const RankShare& share = {})
-      : rows(share.rows(kHidden)),
-        layout(slab_layout(sms, static_cast<int>(rows.count) / 8, static_cast<int>(rows.count) / 8)) {
+  StoredExperts() {
     std::mt19937 rng(3);
     for (int part = 0; part < kParts; ++part) {
       codes[part].resize(size_t{kExperts} * kHidden * kHidden / 2);
@@ -39,6 +33,26 @@ struct Experts {
       for (uint8_t& x : scales[part]) x = static_cast<uint8_t>(117 + rng() % 5);
       for (float& x : bias[part]) x = static_cast<float>(static_cast<int>(rng() % 256) - 128) / 128;
     }
+  }
+};
+inline const StoredExperts& stored_experts() {
+  static const StoredExperts all;
+  return all;
+}
+
+// The same as a rank's slabs for a device of so many multiprocessors.
+struct Experts {
+  Range rows;  // the rank's, in each section
+  SlabLayout layout;
+  const std::vector<uint8_t> (&codes)[kParts] = stored_experts().codes,
+                             (&scales)[kParts] = stored_experts().scales;
+  const std::vector<float> (&bias)[kParts] = stored_experts().bias;
+  std::vector<uint8_t> fc1, fc2;
+  int fault = 0;
+
+  explicit Experts(int sms, const RankShare& share = {})
+      : rows(share.rows(kHidden)),
+        layout(slab_layout(sms, static_cast<int>(rows.count) / 8, static_cast<int>(rows.count) / 8)) {
     pack(false, kGatePart, kUpPart, layout.fc1_bytes(), fc1);
     pack(true, kDownPart, kDownPart, layout.fc2_bytes(), fc2);
   }

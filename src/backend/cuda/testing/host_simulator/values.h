@@ -21,5 +21,14 @@ inline const float* values_of(bool bf16) {
   }();
   return tables[bf16 ? 1 : 0].data();
 }
+// The value of each byte as E4M3.
+inline const float* e4m3_values() {
+  static const auto table = [] {
+    std::array<float, 256> all;
+    for (int code = 0; code < 256; ++code) all[code] = mx::decode_e4m3(static_cast<uint8_t>(code));
+    return all;
+  }();
+  return table.data();
+}
 
 }  // namespace moesaic::cuda::on_host

@@ -43,7 +43,7 @@ inline void mma_fp8(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t
   for (int k = 0; k < 32; ++k) {  // register 2 half + h, byte k % 4
     const int q = k % 16 / 4, half = k / 16, bits = 8 * (k % 4);
     for (int n = 0; n < 2; ++n) {
-      const float x = mx::decode_e4m3(all[4 * (2 * c + n) + q][4 + half] >> bits & 0xFF);
+      const float x = on_host::e4m3_values()[all[4 * (2 * c + n) + q][4 + half] >> bits & 0xFF];
       for (int h = 0; h < 2; ++h)  // E5M2: F16's upper byte
         d[2 * h + n] += f16[(all[4 * g + q][2 * half + h] >> bits & 0xFF) << 8] * x;
     }

@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "backend/cuda/testing/host_simulator/values.h"
+#include "base/error.h"
 
 namespace moesaic::cuda::sm90 {
 
@@ -20,9 +22,13 @@ struct PendingProduct {
   int columns = 0, row_bytes = 0;
   ProductType type = ProductType::kF16;
   bool add = false;
+  int depth() const { return type == ProductType::kFp8 ? 32 : 16; }
+  bool same_b(const PendingProduct& o) const {
+    return std::tie(b, columns, row_bytes, type) == std::tie(o.b, o.columns, o.row_bytes, o.type);
+  }
 };
 using ProductGroup = std::vector<PendingProduct>;
-inline constexpr int kMostThreads = 1024;
+inline constexpr int kMostThreads = 1024, kWarpgroupThreads = 128, kMostColumns = 256;
 inline on_host::Later<PendingProduct>& products() {
   static std::array<on_host::Later<PendingProduct>, kMostThreads> all;
   return all[on_host::ThreadBlock::mine().thread()];
@@ -48,8 +54,36 @@ inline float load_b(const uint8_t* shared, const PendingProduct& p, int column, 
   const bool fp8 = p.type == ProductType::kFp8;
   const uint32_t linear = ((p.b & 0x3FFF) << 4) + column * p.row_bytes + (fp8 ? k : 2 * k);
   const uint8_t* const at = shared + (linear ^ (linear >> 7 & (p.row_bytes / 16 - 1)) << 4);
-  if (fp8) return mx::decode_e4m3(*at);
+  if (fp8) return on_host::e4m3_values()[*at];
   return on_host::values_of(p.type == ProductType::kBf16)[*reinterpret_cast<const uint16_t*>(at)];
+}
+// B of the products that a warpgroup waits for, decoded once for all of its threads.
+struct GroupB {
+  ProductGroup products;      // the first thread's
+  std::vector<float> values;  // product by product, each [k][lane of a quad][columns / 4]
+  int readers = 0;
+
+  void load(const uint8_t* shared, const ProductGroup& first) {
+    products = first;
+    values.clear();
+    for (const PendingProduct& p : products) {
+      for (int k = 0; k < p.depth(); ++k) {
+        for (int lane = 0; lane < 4; ++lane) {
+          for (int i = 0; i < p.columns / 4; ++i)
+            values.push_back(load_b(shared, p, i / 2 * 8 + 2 * lane + i % 2, k));
+        }
+      }
+    }
+  }
+};
+// For each thread of a warpgroup once, after they have met.
+inline const GroupB& load_group_b(const ProductGroup& mine) {
+  static std::array<GroupB, kMostThreads / kWarpgroupThreads> all;
+  const on_host::ThreadBlock& block = on_host::ThreadBlock::mine();
+  GroupB& b = all[block.thread() / kWarpgroupThreads];
+  if (b.readers == 0) b.load(block.shared(), mine);
+  b.readers = (b.readers + 1) % kWarpgroupThreads;
+  return b;
 }
 
 // By all threads of a warpgroup, each with its part.
@@ -58,20 +92,25 @@ inline void compute(const ProductGroup& mine) {
   on_host::ThreadBlock& block = on_host::ThreadBlock::mine();
   all[block.thread()] = &mine;
   block.meet_group();
+  const GroupB& b = load_group_b(mine);
+  const float* values = b.values.data();
   const int c = block.lane() % 4, quad = block.thread() - c;
   for (size_t i = 0; i < mine.size(); ++i) {
     const PendingProduct& p = mine[i];
+    MOESAIC_CHECK(p.same_b(b.products[i]));  // the device reads one B for the whole warpgroup
     float a[2][32];
     load_a({(*all[quad])[i].a, (*all[quad + 1])[i].a, (*all[quad + 2])[i].a, (*all[quad + 3])[i].a}, p.type,
            a);
-    for (int column = 2 * c; column < p.columns; column += column % 2 == 0 ? 1 : 7) {
-      float sum[2] = {};
-      for (int k = 0; k < (p.type == ProductType::kFp8 ? 32 : 16); ++k) {
-        const float b = load_b(block.shared(), p, column, k);
-        sum[0] += a[0][k] * b, sum[1] += a[1][k] * b;
-      }
-      float* d = p.d + column / 8 * 4 + column % 2;
-      d[0] = p.add ? d[0] + sum[0] : sum[0], d[2] = p.add ? d[2] + sum[1] : sum[1];
+    float sums[2][kMostColumns / 4] = {};
+    const int own = p.columns / 4;
+    for (int k = 0; k < p.depth(); ++k) {
+      const float* const row = values + (4 * k + c) * own;
+      for (int j = 0; j < own; ++j) sums[0][j] += a[0][k] * row[j], sums[1][j] += a[1][k] * row[j];
+    }
+    values += p.depth() * p.columns;
+    for (int j = 0; j < own; ++j) {
+      float* d = p.d + j / 2 * 4 + j % 2;
+      d[0] = p.add ? d[0] + sums[0][j] : sums[0][j], d[2] = p.add ? d[2] + sums[1][j] : sums[1][j];
     }
   }
   block.meet_group();

@@ -120,7 +120,8 @@ struct ModelInfo {
   std::string name;            // the model's
   DeviceInfo device;           // memory_free as of now
   std::string device_reason;   // "asked for", "the first usable", or why no GPU is used
-  std::string ranks;           // how many, and why, where tp is no number; else empty
+  int tp = 1;                  // ranks that compute it
+  std::string ranks;           // how many, and why, where OpenOptions::tp is no number; else empty
   int64_t stored_bytes = 0;    // bytes of weights in the model's files
   MemoryUse memory;            // on the device
   int context = 0;             // tokens

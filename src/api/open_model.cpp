@@ -171,6 +171,7 @@ Result<EnginePlan> plan_on(const Checkpoint& c, EngineOptions wanted, const Back
                   .demand = {},
                   .info = {.name = c.config.name,
                            .device = backend.device(),
+                           .tp = made_with.tp,
                            .batch_reason = batch_reason,
                            .speculative = drafts != nullptr ? drafts->name() : "none",
                            .draft_tokens = wanted.draft_tokens,

@@ -101,7 +101,7 @@ Json info_json(const App& app) {
           {"context_length", info.context},
           {"max_total_num_tokens", info.kv_tokens},
           {"max_running_requests", info.max_batch},
-          {"tp_size", 1},
+          {"tp_size", info.tp},
           {"dp_size", 1}};
 }
 

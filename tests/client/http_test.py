@@ -126,6 +126,12 @@ class Http(unittest.TestCase):
         self.assertGreater(info["memory"]["kv_cache"], 0)
         self.assertGreaterEqual(info["kv_cache"]["tokens"], 8192)
         self.assertGreater(info["max_batch"], 0)
+        self.assertEqual(info["tp_size"], 1)
+
+    def test_server_info_tells_the_ranks(self):
+        server = Served("--device", "cpu", "--tp", 2, "--log", "quiet").wait_ready()
+        self.assertEqual(json.loads(server.call("GET", "/server_info")[2])["tp_size"], 2)
+        server.stop()
 
     def test_what_was_chosen_is_printed(self):
         server = Served(context=0).wait_ready()

@@ -187,7 +187,7 @@ MoeShape shape_of(const LayerExperts& e, int rows) {
           .top_k = e.top_k,
           .experts = e.experts,
           .hidden = e.hidden,
-          .intermediate = e.intermediate,
+          .intermediate = e.intermediate / ranks,
           .expert_bytes = (of_rank(*e.gate_up, e.h_columns.count, e.intermediate) +
                            of_rank(*e.down, e.out_rows.count, e.hidden)) /
                           e.experts};

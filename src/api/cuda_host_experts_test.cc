@@ -165,6 +165,17 @@ std::string difference(const std::vector<float>& got, const std::vector<float>& 
                      got[first], want[first]);
 }
 
+// A kernel that reads what is being written does so once in thousands of launches.
+TEST_F(CudaStreamedExperts, HaveTheSameBitsEachTime) {
+  const std::vector<int> steps = {9, 24, 100, 512, 33, 33};
+  for (const Kernels& kernels : kKernels) {
+    const auto gpu = load(0, kNever, kernels);
+    const std::vector<float> want = logits(*gpu, steps);
+    for (int round = 0; round < 150; ++round)
+      ASSERT_EQ(difference(logits(*gpu, steps), want), "") << kernels.name << ", round " << round;
+  }
+}
+
 // The GPU computes with what came to it: bit for bit as with what it has.
 TEST_F(CudaStreamedExperts, GiveTheBitsOfExpertsOnTheGpu) {
   const std::vector<int> steps = {9, 24, 100, 512, 512, 33, 300};

@@ -42,7 +42,7 @@ __device__ __forceinline__ void st_shared(uint32_t address, float2 v) {
 __device__ __forceinline__ void mbarrier_init(uint64_t* b, int n) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(b)), "r"(n) : "memory");
 }
-// Orders this thread's writes before the copies that start behind the next barrier.
+// Orders this thread's reads and writes before the copies that start behind the next barrier.
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -6,6 +6,7 @@
 namespace moesaic::cuda::portable {
 
 using sm90::fence_mbarrier_init;
+using sm90::fence_proxy_async;
 using sm90::mbarrier_arrive_expect_tx;
 using sm90::mbarrier_init;
 using sm90::mbarrier_wait;

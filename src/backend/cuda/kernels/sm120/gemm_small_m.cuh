@@ -11,9 +11,10 @@
 //
 // Barriers full[warp][stage]: the stage's bulk copy has landed. __syncthreads() before the sums reuse the
 //          rings, and after the warps have stored them.
-// Ordering A lane of the warp refills a stage behind __syncwarp(), when all lanes have read it into
-//          registers. Work tiles and weights are read before the wait for the predecessor (Product says
-//          why), tokens after it.
+// Ordering A lane of the warp refills a stage when all lanes have read it into registers: each lane's reads
+//          are behind a proxy fence, all lanes' behind __syncwarp(). Without the fence the copy can arrive
+//          before they are done. Work tiles and weights are read before the wait for the predecessor
+//          (Product says why), tokens after it.
 // Resident No CTA waits for another.
 //
 // Bytes    weights once a work tile, tokens once for each CTA along x (from L2). Shared memory: 4 rings of
@@ -73,6 +74,7 @@ struct WeightRing {
     const int stage = step % kStages;
     mbarrier_wait(full + stage, step / kStages % 2);
     const WeightTileQuad<kA> quad(stages + stage * kStageBytes);
+    fence_proxy_async();
     __syncwarp();
     fetch(step + kStages);
     return quad;

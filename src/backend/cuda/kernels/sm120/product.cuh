@@ -12,6 +12,7 @@ namespace moesaic::cuda::sm120 {
 
 using portable::cp_async_bulk;
 using portable::fence_mbarrier_init;
+using portable::fence_proxy_async;
 using portable::mbarrier_arrive_expect_tx;
 using portable::mbarrier_init;
 using portable::mbarrier_wait;

@@ -111,7 +111,8 @@ constexpr RouterConfig kRouterConfigs[] = {
      .kernel = RouterKernel::kScore,
      .slabs_only = true,
      .most_rows = kMostScoredRows,
-     .most_hidden = kMostScoredHidden},
+     .most_hidden = kMostScoredHidden,
+     .most_logits = kMostScoredLogits},
     {.name = "choose",
      .kernel = RouterKernel::kChoose,
      .chooses = true,
@@ -157,7 +158,7 @@ bool takes(const ExpertsConfig& c, const ExpertsShape& s, const Target& target) 
 bool takes(const RouterConfig& c, const RouterShape& s) {
   return (!c.slabs_only || s.slabs) && !(c.chooses && s.scores_only) && within(s.rows, c.most_rows) &&
          within(s.hidden, c.most_hidden) && within(s.experts, c.most_experts) &&
-         within(s.top_k, c.most_top_k);
+         within(s.top_k, c.most_top_k) && within(s.rows * s.experts, c.most_logits);
 }
 std::string device_of(const Target& t) {
   return fmt::format("compute capability {}.{}", t.features.major, t.features.minor);

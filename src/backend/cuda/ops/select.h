@@ -132,6 +132,7 @@ struct RouterConfig {
   RouterKernel kernel = RouterKernel::kNormRouter;
   bool slabs_only = false, chooses = false;
   int most_rows = 0, most_hidden = 0, most_experts = 0, most_top_k = 0;  // 0: any
+  int most_logits = 0;                                                   // rows by experts
 };
 Result<const RouterConfig*> select(const RouterShape& shape, const Target& target);
 

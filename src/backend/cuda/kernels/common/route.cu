@@ -2,7 +2,7 @@
 // kernels/common/route.h.
 //
 // Maths    norm_kernel      norm.cuh
-//          score_kernel     norm and router, for up to 256 rows: sum_i x_i g_i w_i, then the norm's factor
+//          score_kernel     norm and router of few logits: sum_i x_i g_i w_i, then the norm's factor
 //          choose_kernel    norm, router, top-k and work list, for up to 8 rows
 //          route_kernel     top-k and work list for up to 64 rows; beyond, top_k_kernel and plan_kernel
 //          rotations_kernel cosine and sine of position * frequency, in double

@@ -66,7 +66,9 @@ Status top_k(const Route& p, cudaStream_t stream);
 Status list_work(const Route& p, cudaStream_t stream);
 // norm and router in one kernel, for decoding; it adds in another order. norm.out_f32,
 // norm.deferred and router.x are not used.
-inline constexpr int kMostScoredRows = 256, kMostScoredHidden = 3072;
+inline constexpr int kMostScoredHidden = 3072;
+// Beyond so many rows, or logits in all, norm() and router() are quicker.
+inline constexpr int kMostScoredRows = 512, kMostScoredLogits = 256 * 128;
 Status score(const Norm& n, const Router& r, cudaStream_t stream);
 // norm, router and route in one kernel, the same bits; of up to 8 rows, 128 experts and top 4. arrived: an
 // int that is zero between kernels.

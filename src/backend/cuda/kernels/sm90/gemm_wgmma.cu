@@ -50,7 +50,7 @@ Status dense(const Matrix& w, const ActivationTiles& x, float factor, const Epil
 
 // The time of a CTA is that of reading its operands from L2, in which weights count as 100 tokens, 50 if they
 // are bytes, or that of its products, as long as reading 7/4 of its tokens; joining a cluster's sums takes as
-// long as 20. The last wave of CTAs is rarely full.
+// long as 4, and 1 for each 48 tokens of each CTA. The last wave of CTAs is rarely full.
 ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens) {
   struct Cut {
     int tile, split;
@@ -60,10 +60,11 @@ ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* dat
   const auto time = [&](const Cut& cut) {
     const int ctas = (tokens + cut.tile - 1) / cut.tile * rows * cut.split;
     const int tile = std::max(weights + cut.tile, cut.tile * 7 / 4);
-    return (ctas + layout.sms - 1) / layout.sms * tile / cut.split + (cut.split > 1 ? 20 : 0);
+    return (ctas + layout.sms - 1) / layout.sms * tile / cut.split +
+           (cut.split > 1 ? 4 + cut.tile * cut.split / 48 : 0);
   };
   Cut best{128, 1};
-  for (const int tile : {192, 160, 128, 112, 64, 32}) {
+  for (const int tile : {192, 160, 128, 112, 96, 64, 32}) {
     for (int split = 1; split <= kMostSplit; split *= 2) {
       const bool one_wave = (tokens + tile - 1) / tile * rows * split <= layout.sms;
       if (split > 1 && (!one_wave || stages < 4 * split)) break;

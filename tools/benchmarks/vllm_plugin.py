@@ -11,8 +11,8 @@ minutes), and what it has measured is kept if it ends early. Prints figures as t
 says whether both ran, whether the plugin's kernels were used, and whether the greedy tokens agree or part where the two likeliest
 tokens are close.
 
-decode: tokens/s at so many sequences, from the difference of two lengths, each the best of four (two from 256 sequences on).
-pp2048 x 16: 16 prompts of 2,048 tokens.
+decode: tokens/s at so many sequences, by the time stamps that vLLM's engine gives a sequence's first and last token: the best of
+three runs, and the slowest beside it. pp2048 x 16: 16 prompts of 2,048 tokens.
 """
 
 import argparse
@@ -34,6 +34,7 @@ BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 RUNS = {"1": "all layers of it", "experts": "run on moesaic's kernels"}  # the plugin's line then
 LAYERS, EXPERTS = {"20b": 24, "120b": 36}, {"20b": 32, "120b": 128}
 GREEDY_PROMPTS, GREEDY_TOKENS = 8, 48
+STEP_TOKENS = 8192  # most of a step
 # vLLM's logits are BF16: the likeliest ones of random weights, 4 to 8, are 1/32 apart. Two such steps, and a little.
 CLOSE = 0.07
 
@@ -160,7 +161,7 @@ def start(folder, options, **changes):
     most = max([256, *options.batches])
     choice = {"moe_backend": options.backend} if options.backend else {}
     settings = {"max_model_len": longest, "max_num_seqs": most, "gpu_memory_utilization": 0.9, "enable_prefix_caching": False,
-                "max_num_batched_tokens": 8192,
+                "max_num_batched_tokens": STEP_TOKENS, "disable_log_stats": False,
                 "compilation_config": {"cudagraph_capture_sizes": sorted({*BATCHES, *options.batches})}, **choice, **changes}
     return LLM(model=folder, load_format="dummy", skip_tokenizer_init=True, **settings)
 
@@ -186,18 +187,24 @@ class Generator:
         assert all(len(output.outputs[0].token_ids) == tokens for output in outputs)
         return passed
 
-    def decode(self, count, length, short, long):
-        """Tokens a second between the `short`th token and the `long`th."""
-        for tokens in (short, long, long):  # vLLM's Triton kernels are compiled when their shape comes first
-            self.seconds(count, length, tokens)
-        pairs = [(self.seconds(count, length, short), self.seconds(count, length, long)) for _ in range(4 if count < 256 else 2)]
-        a, b = (min(times) for times in zip(*pairs))
-        return count * (long - short) / (b - a)
+    def decode(self, count, length, tokens):
+        """Tokens a second while all `count` sequences decode, best and worst of three runs."""
+        self.seconds(count, length, tokens)  # vLLM's Triton kernels are compiled when their shape comes first
+        rates = [self.decode_rate(count, length, tokens) for _ in range(3)]
+        return max(rates), min(rates)
+
+    def decode_rate(self, count, length, tokens):
+        outputs = self.run(count, length, temperature=1.0, max_tokens=tokens)[1]
+        times = [(output.metrics.first_token_ts, output.metrics.last_token_ts) for output in outputs]
+        # The sequence that begins last: before it, steps read prompts.
+        first, last = max(times)
+        return count * (tokens - 1) / (last - first)
 
     def prefill(self, count, length):
         for _ in range(3):
             self.seconds(count, length, 1)
-        return count * length / min(self.seconds(count, length, 1) for _ in range(8 if count == 1 else 4))
+        rates = [count * length / self.seconds(count, length, 1) for _ in range(8 if count == 1 else 4)]
+        return max(rates), min(rates)
 
     def greedy(self):
         outputs = self.run(GREEDY_PROMPTS, 40, temperature=0.0, max_tokens=GREEDY_TOKENS, logprobs=2)[1]
@@ -226,12 +233,14 @@ def measure(folder, kept, options):
     except Exception:  # the times are worth having without it
         traceback.print_exc()
     generator.seconds(8, 32, 8)
-    tests = [(generator.decode, (batch, 64, 32, 160 if batch < 64 else 288)) for batch in options.batches]
-    tests += [(generator.decode, (1, depth, 16, 272)) for depth in options.depths]
-    tests += [(generator.prefill, prompt) for prompt in options.prompts]
-    for name, (test, arguments) in zip(figures(options), tests):
-        value = test(*arguments)
-        keep(name, value, f"{value:,.0f} tok/s")
+    tests = [(prompt_name(*prompt), generator.prefill, prompt) for prompt in options.prompts]
+    tests += [(depth_name(depth), generator.decode, (1, depth, 257)) for depth in options.depths]
+    # One step reads all prompts, so that all sequences begin together.
+    tests += [(decode_name(batch), generator.decode, (batch, min(64, STEP_TOKENS // batch), 129 if batch < 64 else 257))
+              for batch in options.batches]
+    for name, test, arguments in tests:
+        best, worst = test(*arguments)
+        keep(name, best, f"{best:,.0f} tok/s (slowest {worst:,.0f})")
 
 
 def counts(folder, options):
@@ -261,7 +270,7 @@ def bench(options, log):
 
     def row(name, *arguments):
         nonlocal good
-        command = [options.program, "bench", "-m", model, "--device", "cuda", "-o", "json", "-r", "4", *map(str, arguments)]
+        command = [options.program, "bench", "-m", model, "--device", "cuda", "-o", "json", "-r", "3", *map(str, arguments)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, text=True)
         good &= done.returncode == 0
         for entry in json.loads(done.stdout) if done.returncode == 0 else []:

@@ -180,12 +180,12 @@ class Generator:
         parameters = SamplingParams(detokenize=False, ignore_eos=True, **parameters)
         begin = time.time()
         outputs = self.llm.generate(requests, parameters, use_tqdm=False)
-        return time.time() - begin, outputs
+        passed = time.time() - begin
+        assert all(len(output.outputs[0].token_ids) == parameters.max_tokens for output in outputs)
+        return passed, outputs
 
     def seconds(self, count, length, tokens):
-        passed, outputs = self.run(count, length, temperature=1.0, max_tokens=tokens)
-        assert all(len(output.outputs[0].token_ids) == tokens for output in outputs)
-        return passed
+        return self.run(count, length, temperature=1.0, max_tokens=tokens)[0]
 
     def decode(self, count, length, tokens):
         """Tokens a second while all `count` sequences decode, best and worst of three runs."""
@@ -196,7 +196,7 @@ class Generator:
     def decode_rate(self, count, length, tokens):
         outputs = self.run(count, length, temperature=1.0, max_tokens=tokens)[1]
         times = [(output.metrics.first_token_ts, output.metrics.last_token_ts) for output in outputs]
-        # The sequence that begins last: before it, steps read prompts.
+        # Steps read prompts until the last sequence begins, so the last one is timed.
         first, last = max(times)
         return count * (tokens - 1) / (last - first)
 

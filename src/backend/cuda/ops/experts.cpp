@@ -177,7 +177,8 @@ Status run_w4a8(const LayerExperts& e, const ExpertRows& rows, const MoeKernelCo
 
 }  // namespace
 
-// The same on all ranks, which must choose the same kernel, though one may have a unit more than another.
+// A rank's part of the work. It is the same on all ranks, which must choose the same kernel, though one may
+// have a unit more than another.
 MoeShape shape_of(const LayerExperts& e, int rows) {
   const int ranks = e.ranks == nullptr ? 1 : e.ranks->share().ranks;
   const auto of_rank = [&](const Matrix& m, int64_t own, int64_t all) {

@@ -66,7 +66,7 @@ __device__ inline void mma(float (&d)[4], const FragmentA& a, uint32_t b0, uint3
                            const ColumnScales<kGroups>& columns) {
   uint32_t row = rows.word, column = columns.words[kColumn / 4];
 #ifdef MOESAIC_PLAIN_SCALES
-  // All selectors are 0: shuffles and a shift bring the scales to where those look.
+  // Every selector is 0: shuffles and a shift move the scales to the bytes that it reads.
   constexpr int kByte = 0, kRow = 0, kColumnLane = 0;
   row = __shfl_sync(0xFFFFFFFFu, row, 2 * kTile + threadIdx.x % 2, 4) >> (8 * kStep);
   column = __shfl_sync(0xFFFFFFFFu, column, kColumn % 4, 4) >> (8 * kStep);

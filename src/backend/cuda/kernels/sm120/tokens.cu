@@ -100,7 +100,8 @@ __global__ void __launch_bounds__(kNormThreads) norm_expand_kernel(const Norm p,
 
 }  // namespace
 
-// It has no shared memory of its own, and the tile that follows it does.
+// It asks for the largest carveout although it has no shared memory: the tile that follows has much, and
+// kernels with different carveouts do not overlap.
 Status expand(const __nv_bfloat16* x, const int32_t* rows, const Tokens& out, cudaStream_t stream) {
   static OncePerDevice prepared;
   const Status status = prepared.run([] { return set_attributes(expand_kernel, {.prefer_shared = true}); });

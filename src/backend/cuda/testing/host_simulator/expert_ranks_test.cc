@@ -1,4 +1,4 @@
-// What ranks know of their part of the experts.
+// A rank chooses the experts' kernel by its own part of the work.
 #include <gtest/gtest.h>
 
 #include <array>

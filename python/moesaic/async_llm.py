@@ -3,40 +3,73 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import weakref
 from typing import Any, AsyncIterator
 
 from . import _engine
 from ._requests import Messages, Prompt, _Base, _chat, _completion, _Request
 from ._vllm import CHAT_NAMES, GENERATE_NAMES, by_name
 from .errors import InvalidRequest
-from .outputs import RequestOutput
+from .outputs import RequestOutput, _Collector
 from .sampling import SamplingParams
 
 
 class _Channel:
-    """The results of the requests of one event loop."""
+    """The results of the requests of one event loop, which watches it for as long as this lives."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.stream = _engine.Stream()
         self.queues: dict[int, asyncio.Queue[_engine.Delta]] = {}
         self.next = 0
-        loop.add_reader(self.stream.fileno(), self.dispatch)
+        loop.add_reader(self.stream.fileno(), _dispatch, weakref.ref(self))
+        weakref.finalize(self, _unwatch, loop, self.stream).atexit = False
 
     def dispatch(self) -> None:
         for delta in self.stream.take():
             if delta.index in self.queues:
                 self.queues[delta.index].put_nowait(delta)
 
-    def open(self, count: int) -> tuple[int, asyncio.Queue[_engine.Delta]]:
-        first, queue = self.next, asyncio.Queue[_engine.Delta]()
-        self.next += count
-        self.queues.update((index, queue) for index in range(first, self.next))
-        return first, queue
 
-    def drop(self, first: int, count: int) -> None:
-        for index in range(first, first + count):
-            self.stream.cancel(index)
-            del self.queues[index]
+def _dispatch(channel: weakref.ref[_Channel]) -> None:
+    if (alive := channel()) is not None:
+        alive.dispatch()
+
+
+def _unwatch(loop: asyncio.AbstractEventLoop, stream: _engine.Stream) -> None:
+    """From any thread. The loop has the stream until then: a descriptor that is watched must not be closed."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(lambda: loop.remove_reader(stream.fileno()))
+
+
+class _Flight:
+    """A request's generations, from before the engine has them: whatever cancels them then does so once it has."""
+
+    def __init__(self, channel: _Channel, count: int) -> None:
+        self.channel, self.first, self.count = channel, channel.next, count
+        self.queue = asyncio.Queue[_engine.Delta]()
+        self.cancelled = False
+        channel.next += count
+        channel.queues.update((index, self.queue) for index in self._indices())
+
+    def _indices(self) -> range:
+        return range(self.first, self.first + self.count)
+
+    def submit(self, llm: AsyncLLM, request: _Request, request_id: str) -> _Collector:
+        collector = llm._submit(request, self.channel.stream, self.first, request_id)
+        if self.cancelled:
+            self.cancel()
+        return collector
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        for index in self._indices():
+            self.channel.stream.cancel(index)
+
+    def drop(self) -> None:
+        self.cancel()
+        for index in self._indices():
+            del self.channel.queues[index]
 
 
 class AsyncLLM(_Base):
@@ -69,42 +102,47 @@ class AsyncLLM(_Base):
 
     def abort(self, request_id: str) -> None:
         """The request's outputs end with finish_reason abort. Nothing where it is not in flight."""
-        for index, channel in self._in_flight.get(request_id, ()):
-            channel.stream.cancel(index)
+        if (flight := self._in_flight.get(request_id)) is not None:
+            flight.cancel()
+
+    def close(self) -> None:
+        super().close()
+        self._channels.clear()
+
+    close.__doc__ = _Base.close.__doc__
 
     def __init__(self, *model: str, **options: Any) -> None:
         super().__init__(*model, **options)
         self._channels: dict[asyncio.AbstractEventLoop, _Channel] = {}
-        self._in_flight: dict[str, list[tuple[int, _Channel]]] = {}
+        self._in_flight: dict[str, _Flight] = {}
 
     __init__.__doc__ = _Base.__init__.__doc__
 
     def _channel(self) -> _Channel:
         loop = asyncio.get_running_loop()
-        for other in [one for one in self._channels if one.is_closed()]:
-            del self._channels[other]
-        if loop not in self._channels:
-            self._channels[loop] = _Channel(loop)
-        return self._channels[loop]
+        for other in [one for one in list(self._channels) if one.is_closed()]:
+            self._channels.pop(other, None)  # another loop's thread may have done so
+        channel = self._channels.get(loop) or _Channel(loop)
+        self._channels[loop] = channel
+        return channel
 
     async def _stream(self, request: _Request, request_id: str | None) -> AsyncIterator[RequestOutput]:
-        channel, count = self._channel(), request.params.n
         request_id = request_id or f"async-{next(self._ids)}"
         if request_id in self._in_flight:
             raise InvalidRequest(f"another request in flight has the id {request_id!r}")
-        first, queue = channel.open(count)
-        self._in_flight[request_id] = [(first + i, channel) for i in range(count)]
+        flight = self._in_flight[request_id] = _Flight(self._channel(), request.params.n)
+        queue = flight.queue
         try:
             # Making tokens of a long prompt takes its time, and so does compiling a schema.
-            collector = await asyncio.to_thread(self._submit, request, channel.stream, first, request_id)
+            collector = await asyncio.to_thread(flight.submit, self, request, request_id)
             while collector.open > 0:
                 delta = await queue.get()
-                collector.add(delta.index - first, delta)
+                collector.add(delta.index - flight.first, delta)
                 while not queue.empty():
                     delta = queue.get_nowait()
-                    collector.add(delta.index - first, delta)
+                    collector.add(delta.index - flight.first, delta)
                 if collector.open == 0 or request.params.output_kind.value != "final_only":
                     yield collector.take()
         finally:
             del self._in_flight[request_id]
-            channel.drop(first, count)
+            flight.drop()

@@ -1,6 +1,8 @@
 """AsyncLLM: many requests in one event loop, cancellation, several loops."""
 
 import asyncio
+import os
+import threading
 import time
 
 import pytest
@@ -74,6 +76,52 @@ def test_leaving_cancelling_and_aborting(engine):
         return final
     final = asyncio.run(run())
     assert final.finished and final.outputs[0].finish_reason == "abort" and final.request_id == "mine"
+
+
+def test_ended_before_the_engine_has_it(engine, monkeypatch):
+    endless = SamplingParams(ignore_eos=True, max_tokens=450)
+    begun, go_on, submit = threading.Event(), threading.Event(), engine._submit
+
+    def late(*request):
+        begun.set()
+        go_on.wait(20)
+        return submit(*request)
+    monkeypatch.setattr(engine, "_submit", late)
+
+    async def run():
+        task = asyncio.create_task(last(engine.generate("Once", endless, request_id="left")))
+        await asyncio.to_thread(begun.wait, 20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        begun.clear()
+        task = asyncio.create_task(last(engine.generate("Once", endless, request_id="mine")))
+        await asyncio.to_thread(begun.wait, 20)
+        engine.abort("mine")
+        go_on.set()
+        return await task
+    before = engine.stats["generated_tokens"]
+    final = asyncio.run(run())
+    asyncio.run(until_idle(engine))
+    assert final.finished and final.outputs[0].finish_reason == "abort"
+    assert engine.stats["generated_tokens"] - before < 450
+
+
+def test_a_loop_keeps_nothing_of_engines_that_were_closed():
+    def descriptors():
+        return len(os.listdir("/proc/self/fd"))
+
+    async def run():
+        counts = []
+        for _ in range(3):
+            async with AsyncLLM("tiny", device="cpu", threads=1, context=256, max_batch=1) as one:
+                await last(one.generate("Once", SamplingParams(max_tokens=2)))
+            del one
+            await asyncio.sleep(0)
+            counts.append(descriptors())
+        return counts
+    counts = asyncio.run(run())
+    assert counts[0] == counts[-1]
 
 
 def test_errors(engine):

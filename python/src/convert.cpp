@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string_view>
+
+#include "checkpoint/json.h"
+#include "text/utf8.h"
 
 namespace moesaic::python {
 namespace {
@@ -113,9 +115,8 @@ void translate_failures() {
       std::rethrow_exception(p);
     } catch (const Failure& failure) {
       const nb::object type = nb::module_::import_("moesaic.errors").attr(exception_of(failure.code));
-      const std::string_view line = failure.what();  // paths in it need not be UTF-8
-      const nb::object text = nb::steal(PyUnicode_DecodeUTF8(line.data(), std::ssize(line), "replace"));
-      PyErr_SetObject(type.ptr(), text.ptr());
+      const std::string line = utf8_lossy(printable(failure.message));  // names in it may hold anything
+      PyErr_SetString(type.ptr(), line.c_str());
     }
   });
 }

@@ -300,7 +300,8 @@ def test_errors_are_one_line(llm):
         deep = {"properties": {"a": deep}}
     for call in (lambda: llm.generate("a", SamplingParams(n=numpy.zeros((2, 2)))), lambda: SamplingParams(logprobs=numpy.zeros((2, 2))),
                  lambda: SamplingParams(structured_outputs=StructuredOutputsParams(json=deep)), lambda: llm.logits([1 << 40]),
-                 lambda: llm.detokenize([-(1 << 40)]), lambda: llm.generate({"prompt": "a", "x\ny": 1})):
+                 lambda: llm.detokenize([-(1 << 40)]), lambda: llm.generate({"prompt": "a", "x\ny": 1}),
+                 lambda: LLM("tiny", device="c\npu"), lambda: llm.chat([{"role": "a\0\nb", "content": "a"}])):
         with pytest.raises(moesaic.InvalidRequest) as raised:
             call()
             llm.generate("a", call())

@@ -1,5 +1,7 @@
 // moesaic.h over engine.h: the library, its devices, and a model; requests are in c_request.cpp.
 #include "api/c_common.h"
+#include "checkpoint/json.h"
+#include "text/utf8.h"
 
 namespace moesaic::c_api {
 namespace {
@@ -171,9 +173,11 @@ Status check_out(const void* data, const void* count) {
 
 }  // namespace
 
-void remember(const char* error) noexcept {
+std::string line_of(std::string_view message) { return utf8_lossy(printable(std::string(message))); }
+
+void remember(std::string_view error) noexcept {
   try {
-    last_error = error;
+    last_error = line_of(error);
   } catch (const std::exception&) {
     last_error.clear();
   }
@@ -216,7 +220,7 @@ void moesaic_set_log(moesaic_log_callback callback, void* user) {
       set_log_callback({});
     } else {
       set_log_callback([callback, user](LogLevel level, std::string_view message) {
-        callback(static_cast<moesaic_log_level>(level), std::string(message).c_str(), user);
+        callback(static_cast<moesaic_log_level>(level), line_of(message).c_str(), user);
       });
     }
     return {};

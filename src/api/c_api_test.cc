@@ -181,6 +181,14 @@ TEST_F(CApiTest, ErrorsAreOneLineOfTheThread) {
   moesaic_options_init(&options, sizeof options);
   options.threads = -1;
   EXPECT_EQ(moesaic_open(kTiny, &options, &none), MOESAIC_INVALID_ARGUMENT);
+  options.threads = 1;
+  options.device = "c\npu\xFF\x1B[2J";
+  EXPECT_EQ(moesaic_open(kTiny, &options, &none), MOESAIC_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(moesaic_last_error()).find("'c?pu\uFFFD?[2J'"), std::string::npos)
+      << moesaic_last_error();
+  EXPECT_NE(moesaic_chat_prompt(model_, R"([{"role": "a\u0000b\n", "content": ""}])", &out, &count),
+            MOESAIC_OK);
+  EXPECT_NE(std::string(moesaic_last_error()).find("'a?b?'"), std::string::npos) << moesaic_last_error();
 }
 
 // Every pointer of every function but those that may be NULL by their description.

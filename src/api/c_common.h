@@ -10,6 +10,7 @@
 #include <new>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -28,8 +29,10 @@ struct moesaic_model {
 
 namespace moesaic::c_api {
 
+// One line of UTF-8: names in a message may hold anything.
+std::string line_of(std::string_view message);
 // Keeps the last error of this thread.
-void remember(const char* error) noexcept;
+void remember(std::string_view error) noexcept;
 moesaic_status code_of(StatusCode code);
 
 // Runs a body that returns a Status; remembers its error. Nothing gets out of it, not even what a caller's
@@ -38,7 +41,7 @@ template <typename Body>
 moesaic_status enter(Body&& body) noexcept {
   try {
     const Status status = body();
-    if (!status.ok()) remember(status.message().c_str());
+    if (!status.ok()) remember(status.message());
     return code_of(status.code());
   } catch (const std::bad_alloc&) {
     remember("out of memory");

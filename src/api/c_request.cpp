@@ -150,9 +150,10 @@ void pass_end(const moesaic_request& r, const Outcome& o) {
                         .channel = m.channel.c_str(),
                         .content_type = m.content_type.c_str(),
                         .text = m.text.c_str()});
+  const std::string error = line_of(o.error.message());
   const moesaic_outcome outcome{.size = sizeof outcome,
                                 .finish = static_cast<moesaic_finish>(o.finish),
-                                .error = o.error.message().c_str(),
+                                .error = error.c_str(),
                                 .prompt_tokens = o.prompt_tokens,
                                 .generated_tokens = o.generated_tokens,
                                 .cached_tokens = o.cached_tokens,

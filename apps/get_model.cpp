@@ -88,9 +88,7 @@ Result<std::string> get_model(const std::string& name, const GetOptions& options
   hub.connections = options.connections;
   ASSIGN_OR_RETURN(hub::Web web, hub::Web::create(hub));
   PullProgress progress(name);
-  // A connection that its other end has closed, and a limit on the size of files, come back as errors.
-  std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);  // a connection that its other end has closed comes back as an error
   const auto watch = [&](const InterruptScope& interrupt) {
     return hub::Watch{.cancelled = [&interrupt] { return interrupt.requested(); },
                       .waiting = [&progress](const std::string& why) { progress.note(why); }};

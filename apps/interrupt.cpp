@@ -17,7 +17,7 @@ void on_interrupt(int) {
 }
 
 // Ctrl-C and Ctrl-\, kill, a closed terminal, and limits on files and time (ulimit -f and -t).
-constexpr std::array kEnding = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGXFSZ, SIGXCPU};
+constexpr std::array kEnding = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGXCPU};
 std::array<struct sigaction, kEnding.size()> ending_before;
 std::vector<std::string> doomed;  // does not change while a handler may read it
 

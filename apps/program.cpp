@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -136,6 +137,8 @@ std::string version_text() {
 
 int run_program(int argc, char** argv) try {
   occupy_closed_streams();
+  // A limit on the size of files (ulimit -f) comes back as the error of a write.
+  std::signal(SIGXFSZ, SIG_IGN);
   catch_file_faults();
   speak_of_flags();
   set_notices(true);

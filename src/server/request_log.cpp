@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -69,13 +70,16 @@ void RequestLog::write(std::string line) {
     line = openai::dump(event_of("log", fmt::format("{} lines before were lost", lost_))) + "\n" + line;
   if (cut_) line.insert(0, 1, '\n');
   if (!has_room(file_)) return lose(EAGAIN);
-  const ssize_t written = ::write(file_, line.data(), line.size());
-  if (written == static_cast<ssize_t>(line.size())) {
+  // A write that takes a part does not say why; the next one does.
+  size_t done = 0;
+  for (ssize_t written = 1; written > 0 && done < line.size(); done += std::max<ssize_t>(written, 0))
+    written = ::write(file_, line.data() + done, line.size() - done);
+  if (done == line.size()) {
     cut_ = false;
     lost_ = 0;
   } else {
-    cut_ = cut_ || written > 0;
-    lose(written < 0 ? errno : ENOSPC);
+    cut_ = cut_ || done > 0;
+    lose(errno);
   }
 }
 

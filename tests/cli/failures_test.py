@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import subprocess
 
@@ -243,6 +244,16 @@ class Files(Cli):
             done = subprocess.run([*inside, *MOESAIC, "convert", MODEL, target], capture_output=True, text=True, timeout=TIMEOUT)
             self.assertEqual((done.returncode, done.stdout), (1, ""))
             self.assertIn("No space left on device", done.stderr)
+
+    def test_a_limit_on_the_size_of_files_is_an_error_of_one_line(self):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))  # noqa: E731
+        for name in ("limited.gguf", "limited"):
+            self.refused(1, "File too large", "convert", MODEL, FOLDER / name, preexec_fn=limit)
+            self.assertFalse((FOLDER / name).exists())
+        with open(FOLDER / "limited.json", "w") as file:
+            done = subprocess.run([*MOESAIC, "logits", "-m", MODEL, "--tokens", "1,2", "--all"], stdout=file, stderr=subprocess.PIPE,
+                                  text=True, timeout=TIMEOUT, preexec_fn=limit)
+        self.assertEqual((done.returncode, done.stderr), (1, "moesaic: cannot write to standard output\n"))
 
     def test_a_prompt_beyond_the_context(self):
         self.refused(1, ["context", "--ctx"], "run", "-m", MODEL, "-p", "x " * 500, "--ctx", 100)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import select
 import signal
 import socket
@@ -525,6 +526,17 @@ class Start(unittest.TestCase):
         self.assertEqual(server.post(CHAT, ask(max_tokens=2))[0], 200)
         server.process.send_signal(signal.SIGTERM)
         self.assertEqual(server.process.wait(60), 0)
+
+    def test_a_log_that_may_not_grow_ends_no_server(self):
+        with tempfile.TemporaryDirectory() as folder:
+            log = pathlib.Path(folder, "log")
+            server = Served("--log-file", log).wait_ready()
+            resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (1024, 1024))
+            for _ in range(20):
+                self.assertEqual(server.call("GET", "/version")[0], 200)
+            status, said = server.stop()
+            self.assertEqual((status, log.stat().st_size), (0, 1024))
+            self.assertIn("File too large", said)
 
     def test_no_model(self):
         done = subprocess.run([MOESAIC, "serve", "-m", "/nowhere", "--port", "0"], capture_output=True, text=True,

@@ -5,8 +5,11 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <sstream>
@@ -249,11 +252,9 @@ class Text {
  public:
   Status open(const std::string& path) {
     if (path.empty()) return {};
-    // --report MODEL must not cost the model.
-    std::string line;
-    if (std::ifstream there(path); std::getline(there, line) && line != kFirstLine)
+    if (!may_replace(path))
       return invalid("{}: is there and is no report; give another name, or remove it", path);
-    file_ = std::fopen(path.c_str(), "w");
+    file_ = std::fopen(path.c_str(), "w"), path_ = path;
     return file_ != nullptr ? Status() : error(StatusCode::kNotFound, "{}: cannot write it", path);
   }
   Text() = default;
@@ -265,17 +266,33 @@ class Text {
 
   void add(const std::string& text) {
     const std::string out = words_.remove_from(text);
-    for (std::FILE* const to : {stdout, file_}) {
-      if (to == nullptr) continue;
-      std::fputs(out.c_str(), to);
-      std::fflush(to);
-    }
-    if (file_ != nullptr) fsync(fileno(file_));
+    std::fputs(out.c_str(), stdout);
+    std::fflush(stdout);
+    if (file_ == nullptr) return;
+    const bool whole = std::fputs(out.c_str(), file_) >= 0 && std::fflush(file_) == 0;
+    // A pipe and a terminal cannot be synchronised.
+    const bool kept = whole && (fsync(fileno(file_)) == 0 || errno == EINVAL || errno == EROFS);
+    if (!kept && lost_.ok()) lost_ = error(StatusCode::kIo, "{}: {}", path_, std::strerror(errno));
   }
+  // Not ok: the file lacks a part of the text.
+  const Status& lost() const { return lost_; }
 
  private:
+  // --report MODEL must not cost the model. What is no regular file has no beginning to look at.
+  static bool may_replace(const std::string& path) {
+    std::error_code ignored;
+    if (!std::filesystem::is_regular_file(path, ignored)) return true;
+    const std::string wanted = std::string(kFirstLine) + "\n";
+    std::string begin(wanted.size(), '\0');
+    std::ifstream there(path);
+    there.read(begin.data(), std::ssize(begin));
+    return there.gcount() == 0 || begin == wanted;
+  }
+
   PrivateWords words_;
   std::FILE* file_ = nullptr;
+  std::string path_;
+  Status lost_;
 };
 
 // The output, indented, without empty lines and without those of operations that agree; the last of it if it
@@ -321,8 +338,9 @@ struct Progress {
   }
 };
 
+// The one that was chosen, where none was named. A name that was given may have any characters.
 void note_model(const std::string& output, ReportOptions& o) {
-  if (!output.starts_with(kModelLine)) return;
+  if (!o.model.model.empty() || !output.starts_with(kModelLine)) return;
   o.model.model = output.substr(kModelLine.size(), output.find('\n') - kModelLine.size());
 }
 
@@ -376,13 +394,13 @@ Status run_report(const ReportOptions& o) {
     else
       text.add(fmt::format("\n{}: not run: {}\n", part.name, reason));
   }
-  if (progress.failed.empty() && !progress.interrupted) {
-    text.add(fmt::format("\nall {} parts passed\n", progress.done));
-    return {};
-  }
-  text.add(fmt::format("\n{} of {} parts failed: {}\n", progress.failed.size(), progress.done,
-                       fmt::join(progress.failed, "; ")));
+  const bool passed = progress.failed.empty() && !progress.interrupted;
+  text.add(passed ? fmt::format("\nall {} parts passed\n", progress.done)
+                  : fmt::format("\n{} of {} parts failed: {}\n", progress.failed.size(), progress.done,
+                                fmt::join(progress.failed, "; ")));
   if (progress.interrupted) return Status(StatusCode::kCancelled, "interrupted");
+  RETURN_IF_ERROR(text.lost());
+  if (passed) return {};
   return error(StatusCode::kInternal, "verify: {} of {} parts failed", progress.failed.size(), progress.done);
 }
 

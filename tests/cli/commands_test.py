@@ -387,14 +387,14 @@ class Verify(Cli):
     def test_report(self):
         """Every part runs and passes, the text is in the file as well, and nothing private is in it."""
         home = FOLDER / "home-of-somebody"
-        shutil.copytree(TINY, home / "model")
+        shutil.copytree(TINY, home / "a\nmodel")
         text = home / "report.txt"
-        out = self.ok("verify", "--report", text, "--quick", "-m", home / "model", "--device", "cpu",
+        out = self.ok("verify", "--report", text, "--quick", "-m", home / "a\nmodel", "--device", "cpu",
                       env={**os.environ, "HOME": str(home), "USER": "somebody", "MOESAIC_PDL": "0"})
         self.assertEqual(text.read_text(), out)
         self.assertEqual(self.moesaic("verify", "--report", text, "--device", "tpu").stdout, text.read_text())  # written anew
         self.assertNotIn("somebody", out)
-        for line in (r"program +moesaic \d", r"options +--model=~/model", r"environment +MOESAIC_PDL=0", "device: ok",
+        for line in (r"program +moesaic \d", r"options +--model=\S*~/a\W+model", r"environment +MOESAIC_PDL=0", "device: ok",
                      r"operations, small shapes: ok.*\n    (\d+) of \1 cases", "tiny as a whole: ok",
                      r"tiny answers 47 x 36: ok.*\n    47 x 36 = 1692", "read bandwidth: ", r"\| tg8 \| 0 \| 32 \|",
                      r"\| pp128 \| 0 \| 1 \|", r"\| tg4 \| 1024 \| 1 \|", r"all 8 parts passed\n\Z"):
@@ -410,6 +410,7 @@ class Verify(Cli):
         self.refused(2, "reference", "verify", "--report", "--device", "reference")
         self.refused(2, "--lora needs a --model", "verify", "--report", "--lora", "x")
         self.refused(1, "cannot write", "verify", "--report", FOLDER / "absent" / "report.txt")
+        self.assertIn("/dev/full: No space left on device", self.moesaic("verify", "--report", "/dev/full", "--device", "tpu").stderr)
         model = pathlib.Path(MODEL, "config.json")
         before = model.read_text()
         self.refused(1, "is no report", "verify", "--report", model)

@@ -147,7 +147,7 @@ int run_program(int argc, char** argv) try {
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   app.footer(
-      "Examples:\n  moesaic run gpt-oss-20b Why is the sky blue\n  moesaic bench -m "
+      "Examples:\n  moesaic run openai/gpt-oss-20b Why is the sky blue\n  moesaic bench -m "
       "gpt-oss-20b.gguf -p 512 -n 32\n  moesaic COMMAND --help explains a command.");
   Run run;
   for (const auto add : kCommands) {

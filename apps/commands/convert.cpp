@@ -83,7 +83,7 @@ Run add_convert(CLI::App& app) {
   c.add_flag("--force", o->force, "replace what is there");
   c.footer(
       "Examples:\n"
-      "  moesaic convert gpt-oss-20b gpt-oss-20b.gguf\n"
+      "  moesaic convert openai/gpt-oss-20b gpt-oss-20b.gguf\n"
       "  moesaic convert my-bf16-model my-model.gguf --experts mxfp4 --dense q8_0");
   return [o] { return run_convert(*o); };
 }

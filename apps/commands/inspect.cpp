@@ -111,7 +111,7 @@ Run add_inspect(CLI::App& app) {
   c.add_option("-o,--output", o->format, "md or json")->check(one_of({"md", "json"}));
   c.footer(
       "Examples:\n"
-      "  moesaic inspect gpt-oss-20b\n"
+      "  moesaic inspect openai/gpt-oss-20b\n"
       "  moesaic inspect gpt-oss-120b.gguf --tensors");
   return [o] { return run_inspect(*o); };
 }

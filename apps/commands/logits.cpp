@@ -70,8 +70,8 @@ Run add_logits(CLI::App& app) {
   c.add_option("-o,--output", o->format, "json")->check(one_of({"json"}));
   c.footer(
       "Examples:\n"
-      "  moesaic logits -m gpt-oss-20b --tokens 200006,1428,200008\n"
-      "  moesaic logits -m gpt-oss-20b --tokens @ids.txt --all");
+      "  moesaic logits -m openai/gpt-oss-20b --tokens 200006,1428,200008\n"
+      "  moesaic logits -m openai/gpt-oss-20b --tokens @ids.txt --all");
   return [o] { return run_logits(*o); };
 }
 

@@ -138,7 +138,7 @@ Run add_perplexity(CLI::App& app) {
       ->check(in_range(1, 1 << 20));
   c.add_flag("--special", o->special, "let names such as <|start|> in the text become special tokens");
   c.add_option("-o,--output", o->format, "md or json")->check(one_of({"md", "json"}));
-  c.footer("Example: moesaic perplexity -m gpt-oss-20b -f wiki.txt --ctx 4096");
+  c.footer("Example: moesaic perplexity -m openai/gpt-oss-20b -f wiki.txt --ctx 4096");
   return [o] { return run_perplexity(*o); };
 }
 

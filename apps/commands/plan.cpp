@@ -291,7 +291,7 @@ Run add_plan(CLI::App& app) {
       ->check(one_of(names));
   c.footer(
       "Examples:\n"
-      "  moesaic plan -m gpt-oss-20b --tokens 1,16,2048\n"
+      "  moesaic plan -m openai/gpt-oss-20b --tokens 1,16,2048\n"
       "  moesaic plan -m dummy:gpt-oss-120b --device-model h200 --tokens 1,16,4096\n"
       "  moesaic plan -m dummy:gpt-oss-120b --device-model h200 --tp 4");
   return [o, &c] {

@@ -230,8 +230,8 @@ Run add_profile(CLI::App& app) {
       ->capture_default_str();
   c.footer(
       "Examples:\n"
-      "  moesaic profile -m gpt-oss-20b -b 1 -d 4096\n"
-      "  moesaic profile -m gpt-oss-20b -b 512 -o trace > step.json");
+      "  moesaic profile -m openai/gpt-oss-20b -b 1 -d 4096\n"
+      "  moesaic profile -m openai/gpt-oss-20b -b 512 -o trace > step.json");
   return [o] { return run_profile(*o); };
 }
 

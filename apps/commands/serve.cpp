@@ -317,9 +317,9 @@ Run add_serve(CLI::App& app) {
   add_limits(c, o->server.limits);
   c.footer(
       "Examples:\n"
-      "  moesaic serve -m gpt-oss-20b               then open http://127.0.0.1:8080\n"
-      "  moesaic serve -m gpt-oss-20b --host 0.0.0.0 --api-key-file keys.txt\n"
-      "  moesaic serve -m gpt-oss-120b --ctx 32768  no request longer than that");
+      "  moesaic serve -m openai/gpt-oss-20b  then open http://127.0.0.1:8080\n"
+      "  moesaic serve -m openai/gpt-oss-20b --host 0.0.0.0 --api-key-file keys.txt\n"
+      "  moesaic serve -m openai/gpt-oss-120b --ctx 32768  no request longer than that");
   return [o] { return run_serve(*o); };
 }
 

@@ -84,7 +84,7 @@ Run add_tokenize(CLI::App& app) {
   CLI::Option* text = c.add_option("-p,--prompt", o->text, "the text");
   c.add_option("-f,--file", o->file, "a file with the text")->excludes(text);
   c.add_flag("--special", o->special, "let names such as <|start|> become special tokens");
-  c.footer("Example: moesaic tokenize -m gpt-oss-20b -p \"Hello, world\"");
+  c.footer("Example: moesaic tokenize -m openai/gpt-oss-20b -p \"Hello, world\"");
   return [o, text] {
     o->has_text = text->count() > 0;
     return run_tokenize(*o);
@@ -95,7 +95,7 @@ Run add_detokenize(CLI::App& app) {
   auto o = std::make_shared<TextOptions>();
   CLI::App& c = add_text_command(app, "detokenize", "Print the text of token ids", o, "text");
   c.add_option("--tokens", o->tokens, "comma-separated ids, or @FILE")->required();
-  c.footer("Example: moesaic detokenize -m gpt-oss-20b --tokens 13225,11,2375");
+  c.footer("Example: moesaic detokenize -m openai/gpt-oss-20b --tokens 13225,11,2375");
   return [o] { return run_detokenize(*o); };
 }
 
@@ -106,7 +106,7 @@ Run add_render(CLI::App& app) {
   c.add_option("-f,--file", o->file,
                "JSON: a list of messages, or {messages, tools, reasoning_effort, instructions}")
       ->required();
-  c.footer("Example: moesaic render -m gpt-oss-20b -f conversation.json");
+  c.footer("Example: moesaic render -m openai/gpt-oss-20b -f conversation.json");
   return [o] { return run_render(*o); };
 }
 

@@ -118,7 +118,7 @@ Run add_tune(CLI::App& app) {
       ->delimiter(',')
       ->check(in_range(1, 1 << 16))
       ->capture_default_str();
-  c.footer("Example: moesaic tune -m gpt-oss-20b");
+  c.footer("Example: moesaic tune -m openai/gpt-oss-20b");
   return [o] { return run_tune(*o); };
 }
 

@@ -102,7 +102,7 @@ Run add_verify(CLI::App& app) {
       "Examples:\n"
       "  moesaic verify --quick\n"
       "  moesaic verify --report\n"
-      "  moesaic verify -m gpt-oss-20b --device cuda");
+      "  moesaic verify -m openai/gpt-oss-20b --device cuda");
   return [o, file, report, &c] {
     if (report->count() == 0) return run_verify(*o);
     if (c.count("--tokens") > 0) return usage(invalid("--tokens: --report has its own"));

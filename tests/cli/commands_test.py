@@ -794,6 +794,7 @@ class Help(Cli):
         self.assertGreater(len(names), 14)
         for name in names:
             short, all_of_them = self.ok(name, "--help"), self.ok(name, "--help-all")
+            self.assertNotRegex(short, r"(?<![/:])gpt-oss-\d+b(?![.\w-])")  # `pull` gives no model this name
             self.assertRegex(short, rf"Examples?:\s+moesaic {name} |Examples?:(.|\n)* moesaic {name} ")
             self.assertNotIn("Rare options", short)
             if "Rare options" in all_of_them:

@@ -70,19 +70,25 @@ class Load {
 };
 
 std::string Load::body_of(int prompt) const {
-  return nlohmann::json{{"model", o_.model}, {"prompt", o_.prompts[prompt]}, {"max_tokens", o_.max_tokens},
-                        {"temperature", 0},  {"ignore_eos", true},           {"skip_special_tokens", false},
-                        {"stream", true}}
+  return nlohmann::json{{"model", o_.model},
+                        {"prompt", o_.prompts[prompt]},
+                        {"max_tokens", o_.max_tokens},
+                        {"temperature", 0},
+                        {"ignore_eos", true},
+                        {"skip_special_tokens", false},
+                        {"stream", true},
+                        {"stream_options", {{"include_usage", true}}}}
       .dump();
 }
 
-// Takes what has come now; each event with text is a token.
+// Takes what has come now. A usage before further text does not count that text.
 void take_events(LoadEventLines& lines, std::string_view bytes, double now, Timeline& timeline) {
   if (!lines.add(bytes)) throw std::runtime_error("a line of the answer has no end");
   for (std::string data; lines.next(data);) {
     LoadEvent event = read_load_event(data);
     if (!event.error.empty()) throw std::runtime_error(event.error);
-    if (!event.text.empty()) timeline.tokens.push_back(now);
+    if (!event.text.empty()) timeline.events.push_back(now);
+    if (event.usage || !event.text.empty()) timeline.usage = event.usage.value_or(0);
     timeline.text += event.text;
     timeline.complete |= event.last;
   }
@@ -109,7 +115,7 @@ asio::awaitable<void> Load::read_events(Stream& stream, Timeline& timeline) cons
     if (error && error != http::error::need_buffer) throw boost::system::system_error(error);
     take_events(lines, {part, sizeof part - parser->get().body().size}, now(), timeline);
   }
-  if (!timeline.complete && !timeline.tokens.empty())
+  if (!timeline.complete && !timeline.events.empty())
     throw std::runtime_error("the answer ended without finish_reason or [DONE]");
   timeline.ok = true;
 }

@@ -1,4 +1,4 @@
-// A client that measures a server by streamed completions; it notes when each token arrives.
+// A client that measures a server by streamed completions; it notes when each event with text arrives.
 #pragma once
 
 #include <chrono>
@@ -29,8 +29,9 @@ struct Timeline {
   std::string error;
   int prompt = 0;              // which of the prompts
   double start = 0;            // seconds since the run began
-  std::vector<double> tokens;  // arrivals, likewise
+  std::vector<double> events;  // arrivals of those with text, likewise
   std::string text;
+  uint64_t usage = 0;     // completion_tokens of the last event with text or of one after it; 0: not told
   bool complete = false;  // the server said that the answer is over
 };
 

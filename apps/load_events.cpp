@@ -21,6 +21,13 @@ std::string error_of(const Json& error) {
   return message.empty() ? "an event tells of an error" : message;
 }
 
+std::optional<uint64_t> usage_of(const Json& json) {
+  const auto usage = json.find("usage");
+  if (usage == json.end() || usage->is_null()) return {};
+  const auto tokens = usage->is_object() ? usage->find("completion_tokens") : usage->end();
+  return tokens != usage->end() && tokens->is_number_unsigned() ? tokens->get<uint64_t>() : 0;
+}
+
 }  // namespace
 
 LoadEvent read_load_event(std::string_view data) {
@@ -30,9 +37,11 @@ LoadEvent read_load_event(std::string_view data) {
   const auto error = json.find("error");
   if (error != json.end() && !error->is_null()) return {.error = error_of(*error)};
   const auto choices = json.find("choices");
-  if (choices == json.end() || !choices->is_array() || choices->empty()) return {};
+  if (choices == json.end() || !choices->is_array() || choices->empty()) return {.usage = usage_of(json)};
   const Json& choice = choices->front();
-  return {.text = string_of(choice, "text"), .last = !string_of(choice, "finish_reason").empty()};
+  return {.text = string_of(choice, "text"),
+          .last = !string_of(choice, "finish_reason").empty(),
+          .usage = usage_of(json)};
 }
 
 bool LoadEventLines::add(std::string_view bytes) {

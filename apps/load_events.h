@@ -1,15 +1,18 @@
 // The events of a streamed completion, as a server sends them.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace moesaic::app {
 
 struct LoadEvent {
-  std::string text;   // the first choice's
-  std::string error;  // the server's, or why this is no event of a completion; empty: none
-  bool last = false;  // the answer is complete
+  std::string text;               // the first choice's
+  std::string error;              // the server's, or why this is no event of a completion; empty: none
+  bool last = false;              // the answer is complete
+  std::optional<uint64_t> usage;  // completion_tokens; 0: there is a usage, but no such number in it
 };
 
 // data: what stands behind "data:".

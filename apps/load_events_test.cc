@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,20 @@ TEST(LoadEvents, TextAndEnd) {
   EXPECT_FALSE(read_load_event(R"({"choices":[{"text":"a","finish_reason":null}]})").last);
   EXPECT_TRUE(read_load_event(R"({"choices":[{"text":"a","finish_reason":"length"}]})").last);
   EXPECT_TRUE(read_load_event("[DONE]").last);
+}
+
+TEST(LoadEvents, Usage) {
+  EXPECT_EQ(read_load_event(R"({"choices":[],"usage":{"completion_tokens":7}})").usage, 7U);
+  EXPECT_EQ(read_load_event(R"({"choices":[{"text":"a"}],"usage":{"completion_tokens":7}})").usage, 7U);
+  EXPECT_EQ(read_load_event(R"({"usage":{"completion_tokens":18446744073709551615}})").usage, UINT64_MAX);
+  for (const char* data : {"[DONE]", R"({"choices":[{"text":"a"}]})", R"({"choices":[],"usage":null})"})
+    EXPECT_FALSE(read_load_event(data).usage.has_value()) << data;
+  for (const char* usage :
+       {"{}", "[]", "[7]", "7", "true", "\"x\"", R"({"total_tokens":7})", R"({"completion_tokens":null})",
+        R"({"completion_tokens":-7})", R"({"completion_tokens":7.5})", R"({"completion_tokens":"7"})",
+        R"({"completion_tokens":1e99})", R"({"completion_tokens":18446744073709551616})",
+        R"({"completion_tokens":[7]})", R"({"completion_tokens":{}})"})
+    EXPECT_EQ(read_load_event(R"({"choices":[],"usage":)" + std::string(usage) + "}").usage, 0U) << usage;
 }
 
 TEST(LoadEvents, OddButHarmless) {

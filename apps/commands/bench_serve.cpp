@@ -1,9 +1,11 @@
-// bench-serve: what a server gives its clients: throughput, time to first token and between tokens.
+// bench-serve: what a server gives its clients: throughput, time to first token (TTFT), time per output token
+// after it (TPOT) and time between events (ITL). An event may hold several tokens.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -31,8 +33,11 @@ constexpr int kPromptsOverTime = 10'000;
 // At least how many requests a stream makes where the command line does not say.
 constexpr int kRequestsPerStream = 4;
 
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+// Without values all are kNone, null in JSON.
 struct Percentiles {
-  double p50 = 0, p90 = 0, p99 = 0, most = 0;
+  double p50 = kNone, p90 = kNone, p99 = kNone, most = kNone;
 };
 
 Percentiles percentiles(std::vector<double> values) {
@@ -46,28 +51,44 @@ Percentiles percentiles(std::vector<double> values) {
 
 struct Report {
   double streams = 0, seconds = 0, tokens_per_second = 0;
-  int requests = 0, failed = 0, tokens = 0;
+  int requests = 0, failed = 0;
+  int by_events = 0;  // answers that did not fail, without a usage that can be true
+  int64_t tokens = 0;
   std::string error;
-  Percentiles first, between, whole;  // milliseconds
+  Percentiles first, per_token, between, whole;  // milliseconds
 };
 
-Report report_on(double streams, const LoadResult& result) {
+// An event with text holds a token at least. Tokens beyond those that were asked for show as text, a byte
+// each at least: without this bound a server could claim any speed.
+bool usage_can_be_true(const Timeline& t, int asked) {
+  return t.complete && !t.events.empty() && t.usage >= t.events.size() &&
+         t.usage <= static_cast<uint64_t>(asked) + t.text.size();
+}
+
+Report report_on(double streams, const LoadResult& result, int asked) {
   Report r{
       .streams = streams, .seconds = result.seconds, .requests = static_cast<int>(result.requests.size())};
-  std::vector<double> first, between, whole;
+  std::vector<double> first, per_token, between, whole;
   for (const Timeline& t : result.requests) {
-    r.tokens += static_cast<int>(t.tokens.size());
-    if (!t.ok || t.tokens.empty()) {
+    const bool by_usage = usage_can_be_true(t, asked);
+    const auto tokens = static_cast<int64_t>(by_usage ? t.usage : t.events.size());
+    r.tokens += tokens;
+    if (!t.ok || t.events.empty()) {
       ++r.failed;
-      r.error = t.error.empty() ? "no tokens" : t.error;
+      r.error = t.error.empty() ? "no text" : t.error;
       continue;
     }
-    first.push_back(1e3 * (t.tokens.front() - t.start));
-    whole.push_back(1e3 * (t.tokens.back() - t.start));
-    for (size_t i = 1; i < t.tokens.size(); ++i) between.push_back(1e3 * (t.tokens[i] - t.tokens[i - 1]));
+    if (!by_usage) ++r.by_events;
+    const double begin = t.events.front(), end = t.events.back();
+    first.push_back(1e3 * (begin - t.start));
+    whole.push_back(1e3 * (end - t.start));
+    // Events that came at one time do not tell how long their tokens took.
+    if (end > begin) per_token.push_back(1e3 * (end - begin) / static_cast<double>(tokens - 1));
+    for (size_t i = 1; i < t.events.size(); ++i) between.push_back(1e3 * (t.events[i] - t.events[i - 1]));
   }
-  r.tokens_per_second = r.tokens / result.seconds;
-  r.first = percentiles(first), r.between = percentiles(between), r.whole = percentiles(whole);
+  r.tokens_per_second = static_cast<double>(r.tokens) / result.seconds;
+  r.first = percentiles(first), r.per_token = percentiles(per_token);
+  r.between = percentiles(between), r.whole = percentiles(whole);
   return r;
 }
 
@@ -82,18 +103,40 @@ nlohmann::ordered_json json_of(const Report& r, bool open) {
                                  {"seconds", r.seconds},
                                  {"tokens", r.tokens},
                                  {"tokens_per_second", r.tokens_per_second},
+                                 {"counted_by_events", r.by_events},
                                  {"time_to_first_token_ms", json_of(r.first)},
+                                 {"time_per_output_token_ms", json_of(r.per_token)},
                                  {"inter_token_ms", json_of(r.between)},
                                  {"end_to_end_ms", json_of(r.whole)}};
   if (r.failed > 0) json["error"] = r.error;
   return json;
 }
 
+void print_heading(bool open) {
+  fmt::print("{:>35} {:>19} {:>19} {:>29}\n", "", "TTFT, ms", "TPOT, ms", "between events (ITL), ms");
+  fmt::print("{:>8} {:>8} {:>6} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
+             open ? "req/s" : "streams", "requests", "failed", "tok/s", "p50", "p99", "p50", "p99", "p50",
+             "p99", "max");
+}
+
+std::string cell(double value, int digits) {
+  return std::isnan(value) ? "-" : fmt::format("{:.{}f}", value, digits);
+}
+
 void print(const Report& r) {
-  fmt::print("{:>8g} {:>8} {:>6} {:>10.1f} {:>9.1f} {:>9.1f} {:>9.2f} {:>9.2f} {:>9.2f}  {}\n", r.streams,
-             r.requests, r.failed, r.tokens_per_second, r.first.p50, r.first.p99, r.between.p50,
-             r.between.p99, r.between.most, r.error);
+  fmt::print("{:>8g} {:>8} {:>6} {:>10.1f} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {}\n", r.streams,
+             r.requests, r.failed, r.tokens_per_second, cell(r.first.p50, 1), cell(r.first.p99, 1),
+             cell(r.per_token.p50, 2), cell(r.per_token.p99, 2), cell(r.between.p50, 2),
+             cell(r.between.p99, 2), cell(r.between.most, 2), r.error);
   std::fflush(stdout);
+}
+
+void print_note(int by_events) {
+  if (by_events == 0) return;
+  fmt::print(stderr,
+             "bench-serve: note: {} answers came without a usage that can be true: an event counts as one "
+             "token there, so tok/s may be too low and TPOT too high\n",
+             by_events);
 }
 
 // Different for each request of each run, so that no prompt, nor its beginning, is in a server's prefix
@@ -150,10 +193,8 @@ Status run_bench_serve(BenchServeOptions o) {
   const bool open = o.load.rate > 0;
   if (open) o.streams = {0};
   nlohmann::ordered_json runs = nlohmann::ordered_json::array();
-  if (o.format == "text")
-    fmt::print("{:>8} {:>8} {:>6} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}\n", open ? "req/s" : "streams",
-               "requests", "failed", "tok/s", "TTFT p50", "p99 ms", "ITL p50", "p99 ms", "max ms");
-  int failed = 0;
+  if (o.format == "text") print_heading(open);
+  int failed = 0, by_events = 0;
   std::random_device random;
   uint32_t run = random();
   LoadResult alone;
@@ -171,12 +212,13 @@ Status run_bench_serve(BenchServeOptions o) {
     o.load.prompts = make_prompts(o.prompt_words, o.check ? kCheckedPrompts : distinct, run);
     ASSIGN_OR_RETURN(LoadResult result, run_load(o.load));
     if (o.check) compare(alone, result);
-    const Report report = report_on(open ? o.load.rate : streams, result);
-    failed += report.failed;
+    const Report report = report_on(open ? o.load.rate : streams, result, o.load.max_tokens);
+    failed += report.failed, by_events += report.by_events;
     if (o.format == "text") print(report);
     runs.push_back(json_of(report, open));
   }
   if (o.format == "json") print_json(runs, 2);
+  print_note(by_events);
   return failed == 0 ? Status() : error(StatusCode::kInternal, "{} requests failed", failed);
 }
 

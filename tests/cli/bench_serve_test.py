@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import threading
+import time
 
 from cli import Cli
 
@@ -13,6 +14,11 @@ DONE = b"data: [DONE]\n\n"
 
 def event(text, **more):
     return b"data: " + json.dumps({"choices": [{"index": 0, "text": text, **more}]}, ensure_ascii=False).encode() + b"\n\n"
+
+
+def usage(tokens):
+    """The last event of an answer, with its usage."""
+    return b"data: " + json.dumps({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": tokens}}).encode() + b"\n\n"
 
 
 def chunked(*parts, end=b"0\r\n\r\n"):
@@ -28,10 +34,11 @@ ANSWER = event("a") + event("é") + event("b")
 
 
 class Server:
-    """Answers every request with the same bytes; hold: and keeps the connection open."""
+    """Answers every request with the same bytes, or with these parts, 0.1 s between them; hold: and keeps the connection open."""
 
     def __init__(self, answer, hold=False):
-        self.answer, self.hold, self.held, self.seen = answer, hold, [], []
+        self.parts = [answer] if isinstance(answer, bytes) else answer
+        self.hold, self.held, self.seen = hold, [], []
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
         threading.Thread(target=self.listen, daemon=True).start()
@@ -64,7 +71,9 @@ class Server:
             while len(body) < length:
                 body += connection.recv(65536)
             self.seen.append(json.loads(body))
-            connection.sendall(self.answer)
+            for i, part in enumerate(self.parts):
+                time.sleep(0.1 if i else 0)
+                connection.sendall(part)
             if self.hold:
                 return self.held.append(connection)
         except OSError:
@@ -98,6 +107,70 @@ class BenchServe(Cli):
             self.assertEqual((report["failed"], report["tokens"]), (0, 12), answer)
             self.assertNotIn("error", report)
 
+    def counted(self, answer, tokens, by_events, *options):
+        """How many tokens the answers have, and how many of the answers have no usage that can be true."""
+        with Server(answer) as server:
+            done = self.moesaic("bench-serve", "--url", server.url, "--streams", 2, "--requests", 4, "-n", 8, "-o", "json", *options)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)[0]
+        self.assertEqual((report["tokens"], report["counted_by_events"]), (4 * tokens, by_events), answer)
+        self.assertAlmostEqual(report["tokens_per_second"] * report["seconds"], 4 * tokens, 3)
+        note = f"bench-serve: note: {by_events} answers came without a usage that can be true: .*\n"
+        self.assertRegex(done.stderr, f"^{note}$" if by_events else "^$")
+        return report
+
+    def test_tokens_that_a_server_merges_into_one_event_are_counted(self):
+        parts = [HEAD + b"Connection: close\r\n\r\n" + event("a"), event("bcd"), event("efgh", finish_reason="length") + usage(8) + DONE]
+        report = self.counted(parts, 8, 0)
+        between, per_token = report["inter_token_ms"], report["time_per_output_token_ms"]
+        self.assertGreater(between["p50"], 50)
+        self.assertLess(per_token["max"], between["max"])
+        self.assertAlmostEqual(per_token["p50"] * 7, report["end_to_end_ms"]["p50"] - report["time_to_first_token_ms"]["p50"], delta=20)
+
+    def test_events_at_one_time_tell_no_time_per_token(self):
+        report = self.counted(closed(event("abcd") + event("efgh", finish_reason="length") + usage(8) + DONE), 8, 0)
+        self.assertEqual([report["time_per_output_token_ms"]["p50"], report["inter_token_ms"]["p50"]], [None, 0])
+        answer = chunked(event("abcdefgh", finish_reason="length"), usage(8), DONE)
+        report = self.counted(answer, 8, 0)
+        self.assertEqual([report["time_per_output_token_ms"]["p50"], report["inter_token_ms"]["p50"]], [None, None])
+        with Server(answer) as server:
+            table = self.ok("bench-serve", "--url", server.url, "--streams", 1, "--requests", 1, "-n", 8)
+        self.assertRegex(table.splitlines()[0], r"TTFT, ms +TPOT, ms +between events \(ITL\), ms$")
+        self.assertRegex(table.splitlines()[2], r"( +-){5} *$")
+
+    def test_usage_of_other_lengths_than_asked_for(self):
+        self.counted(chunked(event("abc"), usage(3), DONE), 3, 0)
+        self.counted(chunked(event("a"), event("b"), usage(2), DONE), 2, 0)
+        self.counted(chunked(event("a b c d e f g h i j"), usage(10), DONE), 10, 0)
+
+    def test_usage_in_each_event(self):
+        def so_far(text, tokens):
+            return b"data: " + json.dumps({"choices": [{"text": text}], "usage": {"completion_tokens": tokens}}).encode() + b"\n\n"
+        self.counted(chunked(so_far("ab", 2), so_far("cdef", 6), DONE), 6, 0)
+        self.counted(chunked(so_far("ab", 2), so_far("cdef", 6), usage(7), DONE), 7, 0)
+        nothing = event("a")[:-3] + b',"usage":null}\n\n'
+        self.counted(chunked(nothing, nothing, usage(5), DONE), 5, 0)
+
+    def test_answers_without_usage_are_counted_by_events(self):
+        self.counted(chunked(ANSWER, DONE), 3, 4)
+
+    def test_usage_that_cannot_be_true(self):
+        for nonsense in (-1, 0, 2, 2.5, 12.0, "8", None, True, [8], {}, 13, 2**31, 2**32 + 8, 2**63, 2**64, 2**64 + 8, 1e300):
+            self.counted(chunked(ANSWER, usage(nonsense), DONE), 3, 4)
+        for nonsense in (b'"usage":{}', b'"usage":[]', b'"usage":8', b'"usage":{"total_tokens":8}'):
+            self.counted(chunked(ANSWER, b'data: {"choices":[],' + nonsense + b"}\n\n", DONE), 3, 4)
+        self.counted(chunked(usage(8), ANSWER, DONE), 3, 4)
+        self.counted(chunked(event("a"), usage(8), event("b"), DONE), 2, 4)
+        self.failure(chunked(usage(8), DONE), "^no text$")
+        self.failure(chunked(ANSWER, b'data: {"choices":[],"usage":{"completion_tokens":NaN}}\n\n', DONE), "no JSON")
+        report = self.report(chunked(ANSWER, usage(4), end=b""), status=1)
+        self.assertEqual((report["tokens"], report["counted_by_events"]), (12, 0))
+
+    def test_usage_is_asked_for(self):
+        with Server(chunked(ANSWER, DONE)) as server:
+            self.ok("bench-serve", "--url", server.url, "--streams", 1, "--requests", 1)
+            self.assertEqual(server.seen[0]["stream_options"], {"include_usage": True})
+
     def test_answers_that_end_too_soon(self):
         self.failure(chunked(ANSWER, end=b""), "closed the connection within")
         self.failure(closed(ANSWER), "without finish_reason")
@@ -111,7 +184,7 @@ class BenchServe(Cli):
         self.failure(chunked(ANSWER, b'data: {"error":{"message":"out of memory"}}\n\n', DONE), "^out of memory$")
         self.failure(chunked(event("a"), b'data: {"choices":[{"te\n\n', DONE), "no JSON")
         self.failure(chunked(b'data: {"choices":[{"text":"\xff"}]}\n\n', DONE), "no JSON")
-        self.failure(closed(b"<html>"), "no tokens")
+        self.failure(closed(b"<html>"), "no text")
         self.failure(b"SSH-2.0-x\r\n", "version")
         self.failure(b"HTTP/1.1 100 Continue\r\n\r\n" * 100, "HTTP 100")
 

@@ -106,7 +106,7 @@ def cell_of(figure):
 
 
 def percentiles(values):
-    return ", ".join(number(values[p]) for p in ("p50", "p99") if p in values)
+    return ", ".join(number(values[p]) for p in ("p50", "p99") if values.get(p) is not None)
 
 
 # ---- tables ----
@@ -159,7 +159,7 @@ class Table:
 
     def head(self):
         first = {"bench": "tok/s", "moe": "tokens", "serve": "streams"}[self.kind()]
-        parts = {"bench": [""], "moe": [", us"], "serve": [", tok/s", ", first token ms", ", between tokens ms"]}[self.kind()]
+        parts = {"bench": [""], "moe": [", us"], "serve": [", tok/s", ", first token ms", ", between events ms"]}[self.kind()]
         names = [first] + [c + p for c in self.columns for p in parts] + (["ratio"] if self.compares() else [])
         return [names, ["---"] + ["---:"] * (len(names) - 1)]
 

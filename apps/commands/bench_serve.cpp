@@ -10,6 +10,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "chat/terminal_text.h"
 #include "commands.h"
 #include "load_client.h"
 #include "model_options.h"
@@ -127,7 +128,7 @@ void print(const Report& r) {
   fmt::print("{:>8g} {:>8} {:>6} {:>10.1f} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {}\n", r.streams,
              r.requests, r.failed, r.tokens_per_second, cell(r.first.p50, 1), cell(r.first.p99, 1),
              cell(r.per_token.p50, 2), cell(r.per_token.p99, 2), cell(r.between.p50, 2),
-             cell(r.between.p99, 2), cell(r.between.most, 2), r.error);
+             cell(r.between.p99, 2), cell(r.between.most, 2), chat::printable(r.error));
   std::fflush(stdout);
 }
 

@@ -188,6 +188,12 @@ class BenchServe(Cli):
         self.failure(b"SSH-2.0-x\r\n", "version")
         self.failure(b"HTTP/1.1 100 Continue\r\n\r\n" * 100, "HTTP 100")
 
+    def test_errors_cannot_steer_the_terminal(self):
+        with Server(chunked(b'data: {"error":"bad\\u001b[2J\\u0007"}\n\n')) as server:
+            done = self.moesaic("bench-serve", "--url", server.url, "--streams", 1, "--requests", 1)
+        self.assertIn("bad", done.stdout)
+        self.assertNotRegex(done.stdout + done.stderr, "[\x1b\x07]")
+
     def test_a_silent_server_is_not_waited_for_without_end(self):
         for answer in (b"", HEAD, chunked(event("a"), end=b"")):
             self.failure(answer, "not a byte for 0.5 s", "--timeout", 0.5, hold=True)

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Run clang-tidy over the compiled sources, many files at a time.
 
-Four fifths of clang-tidy's time go into headers, so files are checked in groups: one source that includes them all. Two files
-that give one name to different things (helpers of an anonymous namespace, say) go into different groups, and one that defines a
-macro or uses a whole namespace has a group to itself. Should a group not compile after all, its halves are checked, in the end
-a file as the build compiles it. With --quick the check for parameters that are copied is left out where Boost's or CUDA's headers
-are included: there it takes three quarters of the time, for findings in those headers that nobody sees. Exit status 1 when
-something was found. Sources for another architecture or that the build does not compile, and CUDA's, are left out: only
-compile_commands.json's files are looked at.
+Nine tenths of clang-tidy's time go into headers, so files are checked in groups: one source that includes them all. Where two
+files give one name to different things of their own (helpers of an anonymous namespace, say), clang-tidy reads them with a
+number behind the name; where that cannot be done, they go into different groups. A file that defines a macro before its headers
+has a group to itself. Should a group not compile after all, the files that have the errors are checked apart from it, or else
+its halves, in the end a file as the build compiles it. With --quick the check for parameters that are copied is left out where
+Boost's or CUDA's headers are included: there it takes three quarters of the time, for findings in those headers that nobody
+sees. Exit status 1 when something was found. Sources for another architecture or that the build does not compile, and CUDA's,
+are left out: only compile_commands.json's files are looked at.
 Groups without findings are remembered in --cache, by the contents of the files, of the project's headers that they include, of
 .clang-tidy and of the compile command.
 """
 import argparse
+import collections
 import concurrent.futures
 import functools
 import hashlib
@@ -24,15 +26,20 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
-ALONE = re.compile(r"^(?:#define|using namespace) ", re.MULTILINE)
+ALONE = re.compile(r"^#define .*^#include ", re.MULTILINE | re.DOTALL)
+LATE = re.compile(r"^(?:#define|using namespace) ", re.MULTILINE)
 INCLUDE_FOLDERS = [os.path.join(ROOT, folder) for folder in ("src", "src/engine", "apps", "include", ".")]
-LINES_OF_A_GROUP = 12000
+LINES_OF_A_GROUP = 16000
+THROWS = "bugprone-exception-escape.FunctionsThatShouldNotThrow"
 SLOW_CHECK, SLOW_HEADER = "performance-unnecessary-value-param", re.compile(r"^#include <(?:boost/|cuda)", re.MULTILINE)
 # The name that a line without indentation defines; names behind a :: belong to a class.
 TEST_CASE = re.compile(r"TEST(?:_[FP])?\((\w+), (\w+)\)")
+MEMBER = re.compile(r"(?:\.|->|(?<!moesaic)::~?)(\w+)")
+NAMESPACE = re.compile(r"(?:inline )?namespace ?([\w:]*) ?\{$")
+USED = re.compile(r"using [\w:]+;")
 USING = re.compile(r"using (?:[\w:]+::)?(\w+)(?: = .*)?;")
 TYPE = re.compile(r"(?:struct|class|enum class|enum|union) (\w+)")
-FUNCTION = re.compile(r"(?<![:\w~])(?!static_assert|void|noexcept)([a-z_]\w*)\(")
+FUNCTION = re.compile(r"[^(]*?(?<![:\w~.>])(?!static_assert|void|noexcept|sizeof|decltype|alignas)([a-z_]\w*)(?<!_)\(")
 CONSTANT = re.compile(r"\b(k[A-Z]\w*)(?:\[[^\]]*\])? = ")
 VARIABLE = re.compile(r"[^(]*?(?<![:\w])(\w+)(?:\[[^(]*?\])?(?: = |;|\{| \{)")
 
@@ -42,34 +49,46 @@ class Group:
 
     def __init__(self, kind, without):
         self.kind, self.without = kind, without
-        self.files, self.flags, self.names, self.headers, self.lines = [], {}, {}, set(), 0
+        self.files, self.flags, self.shared, self.headers, self.lines = [], {}, {}, set(), 0
 
     def takes(self, name):
-        """Whether the file's names are new here, and those of the headers that it brings; an alias may stand twice."""
-        names, headers = names_of(name), headers_of(name)
+        """Whether the names that the file shares with its headers are new here, and those of the headers that it brings; an
+        alias may stand twice."""
+        names, headers = shared_names(name), headers_of(name)
         return (self.lines + len(text_of(name).splitlines()) <= LINES_OF_A_GROUP
-                and all(line.startswith("using ") and self.names[key] == line for key, line in names.items() if key in self.names)
+                and all(line.startswith("using ") and self.shared[key] == line for key, line in names.items() if key in self.shared)
                 and not any(key in names_of(header) for header in self.headers - headers for key in names)
-                and not any(key in self.names for header in headers - self.headers for key in names_of(header))
+                and not any(key in self.shared for header in headers - self.headers for key in names_of(header))
                 and defined_in(headers - self.headers).isdisjoint(defined_in(self.headers - headers)))
 
     def add(self, name, flags):
         self.files.append(name)
         self.flags.update(dict.fromkeys(flags))
-        self.names.update(names_of(name))
+        self.shared.update(shared_names(name))
         self.headers |= headers_of(name)
         self.lines += len(text_of(name).splitlines())
 
-    def halves(self):
-        """Two groups of the same files and flags."""
-        half = len(self.files) // 2
-        for files in (self.files[:half], self.files[half:]):
-            group = Group(self.kind, self.without)
-            group.files, group.flags = files, self.flags
-            yield group
+    def part(self, files):
+        """A group of some of the files, with the same flags."""
+        group = Group(self.kind, self.without)
+        for file in files:
+            group.add(file, self.flags)
+        return group
 
     def text(self):
-        return "".join(f'#include "{name}"\n' for name in self.files)
+        """Includes all files; those that use a whole namespace come last, where they are not seen by the others."""
+        return "".join(f'#include "{name}"\n' for name in sorted(self.files, key=lambda name: bool(LATE.search(text_of(name)))))
+
+    def renamed(self):
+        """[(file, its text)] of those that give a name of their own to what another file or a header of others names so."""
+        definitions = collections.defaultdict(set)  # {name: files that have it and aliases that it is}
+        for name in [*self.files, *self.headers]:
+            for key, line in names_of(name).items():
+                definitions[plain(key)].add(line if line.startswith("using ") else name)
+        for number, name in enumerate(self.files):
+            keys = [key for key in own_names(name) if len(definitions[plain(key)]) > 1]
+            if keys:
+                yield name, with_numbers(text_of(name), keys, number)
 
 
 def compiled_sources(build):
@@ -105,43 +124,91 @@ def flags_of(command):
 
 @functools.lru_cache(maxsize=None)
 def names_of(name):
-    """{name: line that defines it} of what stands outside of classes and functions."""
-    names = {}
+    """{name: line that defines it} of what stands outside of classes and functions; names have their namespace before them, and
+    lines of functions in an anonymous one begin with "static"."""
+    names, spaces = {}, []
     for line in text_of(name).splitlines():
-        case = TEST_CASE.match(line)
-        if case:
-            names["_".join(case.groups())] = line
-        elif re.match(r"[A-Za-z]", line) and not line.startswith("namespace"):
-            found = USING.match(line) or TYPE.match(line) or FUNCTION.search(line) or VARIABLE.match(line)
+        space, case = NAMESPACE.match(line), TEST_CASE.match(line)
+        before = "".join(spaces)
+        if space:
+            spaces.append(f"{space.group(1)}::" if space.group(1) else "")
+        elif line.startswith("}  // namespace") and spaces:
+            spaces.pop()
+        elif case:
+            names[before + "_".join(case.groups())] = line
+        elif re.match(r"(?!using namespace )[A-Za-z]", line):
+            found = USING.match(line) or TYPE.match(line) or FUNCTION.match(line) or VARIABLE.match(line)
             if found:
-                names[found.group(1)] = line
+                names[before + found.group(1)] = f"static {line}" if "" in spaces and FUNCTION.match(line) else line
             if line.startswith("const"):  # others of the same declaration
-                names.update(dict.fromkeys(CONSTANT.findall(line), line))
+                names.update(dict.fromkeys((before + key for key in CONSTANT.findall(line)), line))
     return names
+
+
+def plain(key):
+    return key.rsplit("::", 1)[-1]
+
+
+@functools.lru_cache(maxsize=None)
+def known_names(name):
+    return {plain(key) for header in headers_of(name) for key in names_of(header)}
+
+
+@functools.lru_cache(maxsize=None)
+def own_names(name):
+    """Those of names_of that nothing else has to know and no member has."""
+    members = set(MEMBER.findall(text_of(name)))
+    return {key: line for key, line in names_of(name).items()
+            if plain(key) not in known_names(name) | members and not USED.match(line)}
+
+
+@functools.lru_cache(maxsize=None)
+def shared_names(name):
+    """The others, without functions that headers declare: those of one name are overloads."""
+    return {key: line for key, line in names_of(name).items() if key not in own_names(name) and
+            not (plain(key) in known_names(name) and FUNCTION.match(line) and not line.startswith("static "))}
+
+
+def with_numbers(text, keys, number):
+    """The text with a number behind these names, in the style of the name; members' are left, and so are names of arguments."""
+    word = re.compile(r"(?<![\w.:\"])(?<!->)(?<!/\*)(?:" + "|".join(f"{key}|{plain(key)}" for key in keys) + r")\b")
+    cases = set(map(plain, keys))
+
+    def numbered(found):
+        return f"{found[0]}_{number}" if plain(found[0]).islower() else f"{found[0]}{number}"
+
+    lines = []
+    for line in text.splitlines(keepends=True):
+        test = TEST_CASE.match(line)
+        if test and "_".join(test.groups()) in cases:
+            line = line[:test.end(2)] + str(number) + line[test.end(2):]
+        lines.append(line if line.startswith("#") else word.sub(numbered, line))
+    return "".join(lines)
 
 
 def defined_in(headers):
     """Functions and types that headers define: tests of neighbouring folders have helpers of one name."""
-    return {name for header in headers for name, line in names_of(header).items()
+    return {plain(name) for header in headers for name, line in names_of(header).items()
             if line.startswith("inline ") or TYPE.match(line) and not line.endswith(";")}
 
 
 def grouped(sources, quick):
     """The groups, largest first."""
     groups, seen = [], set()
-    for source, command in sources:
-        flags, shared = flags_of(command)
-        for name in members(source):
-            slow = quick and any(SLOW_HEADER.search(text_of(part)) for part in [name, *headers_of(name)])
-            kind = (os.path.splitext(name)[1] == ".c", name if ALONE.search(text_of(name)) else "", slow, *shared)
-            if (name, kind) in seen:  # a source of several tests is checked once
-                continue
-            seen.add((name, kind))
-            group = next((g for g in groups if g.kind == kind and g.takes(name)), None)
-            if group is None:
-                group = Group(kind, [SLOW_CHECK] if slow else [])
-                groups.append(group)
-            group.add(name, flags)
+    files = [(name, *flags_of(command)) for source, command in sources for name in members(source)]
+    for name, flags, shared in files:
+        slow = any(SLOW_HEADER.search(text_of(part)) for part in [name, *headers_of(name)])
+        if not slow:  # CUDA's headers and their stand-ins mean nothing to it
+            shared = tuple(flag for flag in shared if "stand_ins" not in flag)
+        kind = (os.path.splitext(name)[1] == ".c", name if ALONE.search(text_of(name)) else "", slow and quick, *shared)
+        if (name, kind) in seen:  # a source of several tests is checked once
+            continue
+        seen.add((name, kind))
+        group = next((g for g in groups if g.kind == kind and g.takes(name)), None)
+        if group is None:
+            group = Group(kind, [SLOW_CHECK] if slow and quick else [])
+            groups.append(group)
+        group.add(name, flags)
     return sorted(groups, key=lambda group: -group.lines)
 
 
@@ -175,25 +242,47 @@ def cache_key(group, version):
     return key.hexdigest()
 
 
+# The check that knows main by its name is told the renamed ones.
+MAINS = ",".join(["main", *(f"main_{number}" for number in range(LINES_OF_A_GROUP // 40))])
+CONFIG = f"{{InheritParentConfig: true, CheckOptions: [{{key: {THROWS}, value: '{MAINS}'}}]}}"
+
+
 def clang_tidy(name, without, options):
     # A group includes .cpp files by design.
     checks = ",".join(f"-{check}" for check in ["bugprone-suspicious-include", *without])
-    command = ["clang-tidy", "--quiet", f"--checks={checks}", name, *options]
+    command = ["clang-tidy", "--quiet", f"--checks={checks}", f"--config={CONFIG}", name, *options]
     result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return result.stdout or "clang-tidy failed" if result.returncode else ""
+
+
+def overlay(group, path):
+    """Writes the group's renamed files, and the list by which clang reads them in the place of those that they are made from."""
+    roots = []
+    for number, (name, text) in enumerate(group.renamed()):
+        with open(f"{path}_{number}.renamed", "w", encoding="utf-8") as file:
+            file.write(text)
+        roots.append({"name": name, "type": "file", "external-contents": file.name})
+    with open(f"{path}.json", "w", encoding="utf-8") as file:
+        json.dump({"version": 0, "use-external-names": False, "roots": roots}, file)
+    return file.name
 
 
 def check(group, path, sources, build):
     """What is found in the group, empty where nothing is."""
     with open(f"{path}.c{'' if group.kind[0] else 'pp'}", "w", encoding="utf-8") as file:
         file.write(group.text())
-    findings = clang_tidy(file.name, group.without, ["--", *[word for flag in group.flags for word in flag.split("\0")]])
-    error = next((line for line in findings.splitlines() if "clang-diagnostic-error" in line), None)
-    if error is None:
+    flags = [word for flag in group.flags for word in flag.split("\0")]
+    findings = clang_tidy(file.name, group.without, [f"--vfsoverlay={overlay(group, path)}", "--", *flags])
+    errors = [line for line in findings.splitlines() if "clang-diagnostic-error" in line]
+    if not errors:
         return findings
     if len(group.files) > 1:
-        print(f"{file.name} does not compile, so its halves are checked: {error}", flush=True)
-        return "".join(check(half, f"{path}_{i}", sources, build) for i, half in enumerate(group.halves()))
+        bad = [name for name in group.files if any(line.startswith(f"{name}:") for line in errors)]
+        if not bad or len(bad) == len(group.files):
+            bad = group.files[:len(group.files) // 2]
+        print(f"{file.name} does not compile, so {', '.join(bad)} are checked apart from the others: {errors[0]}", flush=True)
+        parts = [bad, [name for name in group.files if name not in bad]]
+        return "".join(check(group.part(files), f"{path}_{i}", sources, build) for i, files in enumerate(parts))
     # GCC's own warning flags mean nothing to clang.
     options = ["-p", build, "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-ignored-optimization-argument"]
     return "".join(clang_tidy(source, group.without, options) for source, _ in sources if group.files[0] in members(source))

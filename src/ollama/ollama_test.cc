@@ -129,8 +129,8 @@ TEST(OllamaRequest, WhatCannotBeHonouredIsRefused) {
   EXPECT_EQ(refused(prepare_chat, std::string(kHi) + R"(, "options": {"mirostat": 1})").param, "options");
   EXPECT_EQ(refused(prepare_chat, R"("messages": [{"role": "user", "content": "a", "images": ["x"]}])").param,
             "messages");
-  const auto other =
-      prepare_chat(R"({"model": "other:7b", "messages": [{"role": "user", "content": "a"}]})", service());
+  const auto other = ollama::prepare_chat(
+      R"({"model": "other:7b", "messages": [{"role": "user", "content": "a"}]})", service());
   EXPECT_EQ(std::get<openai::ApiError>(other).http, 404);
   EXPECT_TRUE(is_served("tiny:latest", service()));
   openai::Service strict = service();

@@ -62,7 +62,7 @@ class Study {
 
 Status run(const char* path, int tokens) {
   ASSIGN_OR_RETURN(const Checkpoint model, open_checkpoint(path));
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, tokenizer_of(model));
+  ASSIGN_OR_RETURN(const moesaic::Tokenizer tokenizer, tokenizer_of(model));
   const ModelConfig& c = model.config;
   std::vector<std::vector<Experts>> seen(static_cast<size_t>(c.layers));
   BackendOptions options{.threads = 1};

@@ -90,9 +90,10 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       .add_option(
           "--moe-path", moe_path,
           "w4a8: MXFP4 experts times MXFP8 activations, native on SM12x, emulated on Hopper; cpu and "
-          "reference only round like it. fp8: on Ada and Hopper, prompts and large batches take the experts' "
-          "activations in E4M3: faster, less exact")
-      ->check(one_of({"auto", "w4a8", "fp8"}))
+          "reference only round like it. w4a8x2: the same with two MXFP8 values for each activation, "
+          "exact for BF16. fp8: on Ada and Hopper, prompts and large batches take the experts' activations "
+          "in E4M3: faster, less exact")
+      ->check(one_of({"auto", "w4a8", "w4a8x2", "fp8"}))
       ->capture_default_str()
       ->group(kRareOptions);
   command.add_option("--log", log, "debug: print each kernel's name when it is first launched")

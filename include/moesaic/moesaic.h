@@ -110,7 +110,7 @@ typedef struct moesaic_options {
   const char* dense;       /* projections and lm_head in memory: "keep", "bf16", "q8_0", "mxfp8" or "mxfp4" */
   const char* kv_dtype;    /* K and V: "auto" (the device's own), "bf16" or "fp8" (cuda and reference) */
   const char* tokenizer;   /* a tokenizer.json or .tiktoken file instead of the model's own; "": that */
-  const char* moe_path;    /* MXFP4 experts: "auto", "w4a8" or "fp8": engine.h */
+  const char* moe_path;    /* MXFP4 experts: "auto", "w4a8", "w4a8x2" or "fp8": engine.h */
   int32_t batch_invariant; /* 0 or 1; cuda: a request's logits are the same bits beside any others; slower */
   const char* cpu_pin;     /* cpu: "auto" or "off": engine.h */
   const char* cpu_prefetch; /* cpu: "auto" or as engine.h has it */

@@ -178,7 +178,7 @@ class _Base:
         prefix_cache: the beginning that a prompt shares with earlier ones is not computed again.
         dense: attention's matrices and lm_head in memory: keep, bf16, q8_0, mxfp8 or mxfp4.
         tokenizer: a tokenizer.json or .tiktoken file instead of the model's own.
-        moe_path: auto, w4a8 or fp8 (Ada, Hopper). cpu_prefetch: auto, none or t0:1024. batch_invariant: cuda, the same bits in any batch.
+        moe_path: auto, w4a8, w4a8x2 or fp8 (Ada, Hopper). cpu_prefetch: auto, none or t0:1024. batch_invariant: cuda, the same bits in any batch.
         tune: cuda: kernels are measured at the first load on a device, and the choice is kept.
         lora: adapters as peft saves them, FOLDER or FOLDER:SCALE; or one of them.
         speculative: none, ngram, suffix or suffix:own. draft_tokens: of a guess; 0: as many as pay.

@@ -155,7 +155,7 @@ namespace {
 
 std::string reason_of_model(const ModelConfig& c, const BackendOptions& o, bool gpu) {
   if (gpu && c.layers < 2) return "a model of one layer has one rank";
-  if (gpu && o.moe_path == MoePath::kW4A8) return "--moe-path w4a8 has one rank";
+  if (gpu && is_w4a8(o.moe_path)) return "--moe-path w4a8 and w4a8x2 have one rank";
   if (gpu && (o.experts.automatic || o.experts.host_layers != 0 || o.gpu_memory > 0))
     return "experts in host memory (--experts, --gpu-memory) have one rank";
   return {};

@@ -41,9 +41,13 @@ enum class KvFormat { kOwn, kBf16, kFp8 };
 
 // How MXFP4 experts are computed, and dense matrices in MXFP4 or MXFP8. kW4A8: activations are rounded to
 // MXFP8. On cuda by kernels/sm120/: SM120 and SM121 have the instruction, Hopper emulates it. cpu and
-// reference round in the same way (backend/rounding.h). kFp8: on Ada and Hopper, and there for the experts of
-// many rows alone, activations are rounded to E4M3 with one scale for all, that of the F16 rows.
-enum class MoePath { kAuto, kW4A8, kFp8 };
+// reference round in the same way (backend/rounding.h). kW4A8x2: the same with two MXFP8 values for each
+// activation, the second being what the first one's rounding leaves: BF16 values stay what they are. kFp8: on
+// Ada and Hopper, and there for the experts of many rows alone, activations are rounded to E4M3 with one
+// scale for all, that of the F16 rows.
+enum class MoePath { kAuto, kW4A8, kW4A8x2, kFp8 };
+inline bool is_w4a8(MoePath path) { return path == MoePath::kW4A8 || path == MoePath::kW4A8x2; }
+inline int mxfp8_parts(MoePath path) { return path == MoePath::kW4A8x2 ? 2 : 1; }
 // From the names on the command line: keep (nothing) or a FormatInfo::option; auto, bf16, fp8; auto, w4a8,
 // fp8.
 Result<std::optional<Format>> dense_format(std::string_view name);

@@ -193,8 +193,9 @@ Result<KvFormat> kv_format(std::string_view name) {
 Result<MoePath> moe_path(std::string_view name) {
   if (name == "auto") return MoePath::kAuto;
   if (name == "w4a8") return MoePath::kW4A8;
+  if (name == "w4a8x2") return MoePath::kW4A8x2;
   if (name == "fp8") return MoePath::kFp8;
-  return invalid("MoE path '{}': use auto, w4a8 or fp8", name);
+  return invalid("MoE path '{}': use auto, w4a8, w4a8x2 or fp8", name);
 }
 
 namespace {

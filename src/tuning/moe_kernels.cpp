@@ -74,6 +74,14 @@ constexpr MoeKernelConfig kW4A8Configs[] = {
     {"w4a8 128", MoeKernel::kW4A8, 1, 0, 128, 32, 10e-6, 0.9 * kSm120Bandwidth, 300e12},
     {"w4a8 prefill", MoeKernel::kW4A8Prefill, 1, 0, 128, 64, 10e-6, 0.8 * kSm120Bandwidth, 360e12},
 };
+// The tiles of twice the columns, at half their rate for rows.
+constexpr MoeKernelConfig kW4A8x2Configs[] = {
+    {"w4a8x2 8", MoeKernel::kW4A8, 1, 0, 8, 8, 8e-6, kSm120Bandwidth, 55e12},
+    {"w4a8x2 16", MoeKernel::kW4A8, 1, 0, 16, 16, 8e-6, kSm120Bandwidth, 90e12},
+    {"w4a8x2 32", MoeKernel::kW4A8, 1, 0, 32, 8, 10e-6, 0.9 * kSm120Bandwidth, 120e12},
+    {"w4a8x2 64", MoeKernel::kW4A8, 1, 0, 64, 16, 10e-6, 0.9 * kSm120Bandwidth, 150e12},
+    {"w4a8x2 prefill", MoeKernel::kW4A8Prefill, 1, 0, 64, 32, 10e-6, 0.8 * kSm120Bandwidth, 180e12},
+};
 
 // Fitted to what docs/lab has for an H200 and 128 experts, 2026-11-21: within 8%.
 constexpr MoeKernelConfig kEmulatedConfigs[] = {
@@ -84,11 +92,20 @@ constexpr MoeKernelConfig kEmulatedConfigs[] = {
     {"w4a8 128", MoeKernel::kW4A8, 1, 0, 128, 32, 52e-6, 0.52e12, 106e12},
     {"w4a8 prefill", MoeKernel::kW4A8Prefill, 1, 0, 128, 64, 59e-6, 0.64e12, 129e12},
 };
+constexpr MoeKernelConfig kEmulatedX2Configs[] = {
+    {"w4a8x2 8", MoeKernel::kW4A8, 1, 0, 8, 8, 25e-6, 2.3e12, 56e12},
+    {"w4a8x2 16", MoeKernel::kW4A8, 1, 0, 16, 16, 26e-6, 1.13e12, 70e12},
+    {"w4a8x2 32", MoeKernel::kW4A8, 1, 0, 32, 8, 37e-6, 0.81e12, 47e12},
+    {"w4a8x2 64", MoeKernel::kW4A8, 1, 0, 64, 16, 52e-6, 0.52e12, 53e12},
+    {"w4a8x2 prefill", MoeKernel::kW4A8Prefill, 1, 0, 64, 32, 59e-6, 0.64e12, 64e12},
+};
 
 }  // namespace
 
-std::span<const MoeKernelConfig> w4a8_configs(bool emulated) {
-  return emulated ? kEmulatedConfigs : kW4A8Configs;
+std::span<const MoeKernelConfig> w4a8_configs(int parts, bool emulated) {
+  using Configs = std::span<const MoeKernelConfig>;
+  if (parts == 2) return emulated ? Configs(kEmulatedX2Configs) : Configs(kW4A8x2Configs);
+  return emulated ? Configs(kEmulatedConfigs) : Configs(kW4A8Configs);
 }
 
 bool slabs_take(const MoeShape& s) {

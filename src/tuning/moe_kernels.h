@@ -71,8 +71,8 @@ std::span<const MoeKernelConfig> sm90_configs(bool slabs, bool fp8 = false);
 bool slabs_take(const MoeShape& shape);
 
 // The kernels for SM120 and SM121 (kernels/sm120/gemm.h), and the same ones with the figures of a device that
-// emulates it.
-std::span<const MoeKernelConfig> w4a8_configs(bool emulated = false);
+// emulates it. parts: MXFP8 values of an activation, 1 or 2.
+std::span<const MoeKernelConfig> w4a8_configs(int parts, bool emulated = false);
 
 // The time that no kernel can beat: the weights of the experts that have tokens once, or the operations
 // without padding.

@@ -94,14 +94,18 @@ TEST(Floor, IsBytesThenOperations) {
 }
 
 TEST(RankConfigs, OfW4A8) {
-  const auto name = [](int tokens) {
-    return rank_configs(shape(tokens, 128), w4a8_configs()).front().config->name;
+  const auto name = [](int tokens, int parts) {
+    return rank_configs(shape(tokens, 128), w4a8_configs(parts)).front().config->name;
   };
-  for (const int tokens : {1, 2, 4, 8}) EXPECT_EQ(name(tokens), "w4a8 8");
-  EXPECT_EQ(name(8192), "w4a8 prefill");
+  for (const int tokens : {1, 2, 4, 8}) {
+    EXPECT_EQ(name(tokens, 1), "w4a8 8");
+    EXPECT_EQ(name(tokens, 2), "w4a8x2 8");
+  }
+  EXPECT_EQ(name(8192, 1), "w4a8 prefill");
+  EXPECT_EQ(name(8192, 2), "w4a8x2 prefill");
 }
 
-// Microseconds of docs/lab, measured on an H200, in the order of w4a8_configs().
+// Microseconds of docs/lab, measured on an H200, in the order of w4a8_configs(1).
 TEST(W4A8Configs, EmulatedTimesAreTheMeasuredOnes) {
   struct Measured {
     int tokens;
@@ -119,14 +123,14 @@ TEST(W4A8Configs, EmulatedTimesAreTheMeasuredOnes) {
   };
   for (const Measured& m : kMeasured) {
     for (size_t i = 0; i < m.us.size(); ++i) {
-      const MoeKernelConfig& config = w4a8_configs(true)[i];
-      EXPECT_EQ(config.name, w4a8_configs()[i].name);
+      const MoeKernelConfig& config = w4a8_configs(1, true)[i];
+      EXPECT_EQ(config.name, w4a8_configs(1)[i].name);
       EXPECT_NEAR(expected_work(shape(m.tokens, 128), config).seconds * 1e6, m.us[i], 0.08 * m.us[i])
           << config.name << " " << m.tokens;
     }
     const size_t best = std::min_element(m.us.begin(), m.us.end()) - m.us.begin();
-    EXPECT_EQ(rank_configs(shape(m.tokens, 128), w4a8_configs(true)).front().config->name,
-              w4a8_configs()[best].name)
+    EXPECT_EQ(rank_configs(shape(m.tokens, 128), w4a8_configs(1, true)).front().config->name,
+              w4a8_configs(1)[best].name)
         << m.tokens;
   }
 }
@@ -172,7 +176,7 @@ TEST(ChooseConfig, ByTokens) {
           {4096, "gemm fp8 128"}});
   expect(128, sm90_configs(false),
          {{390, "gemm 8"}, {422, "gemm 16"}, {707, "gemm 8"}, {2180, "gemm 64"}, {4096, "gemm 128"}});
-  expect(32, w4a8_configs(),
+  expect(32, w4a8_configs(1),
          {{8, "w4a8 8"},
           {27, "w4a8 16"},
           {213, "w4a8 32"},
@@ -181,7 +185,7 @@ TEST(ChooseConfig, ByTokens) {
           {517, "w4a8 prefill"},
           {741, "w4a8 128"},
           {4096, "w4a8 prefill"}});
-  expect(128, w4a8_configs(),
+  expect(128, w4a8_configs(1),
          {{17, "w4a8 8"},
           {85, "w4a8 16"},
           {842, "w4a8 32"},
@@ -190,9 +194,9 @@ TEST(ChooseConfig, ByTokens) {
           {2069, "w4a8 prefill"},
           {2961, "w4a8 128"},
           {4096, "w4a8 prefill"}});
-  expect(32, w4a8_configs(true),
+  expect(32, w4a8_configs(1, true),
          {{60, "w4a8 8"}, {145, "w4a8 16"}, {266, "w4a8 32"}, {359, "w4a8 16"}, {807, "w4a8 32"}});
-  expect(128, w4a8_configs(true),
+  expect(128, w4a8_configs(1, true),
          {{244, "w4a8 8"}, {583, "w4a8 16"}, {1070, "w4a8 32"}, {1429, "w4a8 16"}, {3180, "w4a8 32"}});
 }
 

@@ -186,7 +186,7 @@ def main():
     )
     p.add_argument("--moesaic", default="moesaic")
     p.add_argument("--device", default="auto")
-    p.add_argument("--moe-path", default="auto", choices=["auto", "w4a8"])
+    p.add_argument("--moe-path", default="auto", choices=["auto", "w4a8", "w4a8x2"])
     p.add_argument("--threads", type=int, default=0)
     p.add_argument("-n", type=int, default=100)
     p.add_argument("--effort", nargs="+", choices=EFFORTS, default=list(EFFORTS))

@@ -42,6 +42,7 @@ struct Paths {
   bool slabs = false;             // the experts are slabs: they have gpt-oss's own sizes
   bool fp8 = false;               // many rows of experts are taken in E4M3
   bool w4a8 = false;              // the experts are Kind::kMxfp4Quads
+  int parts = 1;                  // MXFP8 values of an activation that meets quads
   bool dense_mx = false;          // dense matrices of MXFP4 or MXFP8 are quads, too
   slabs::SlabLayout slab_layout;  // the device's, whether or not there are slabs
 };

@@ -12,13 +12,9 @@
 namespace moesaic::cuda {
 namespace {
 
-sm120::Tile tile_of(const MoeKernelConfig& kernel_config) {
-  using sm120::Tile;
-  if (kernel_config.kernel == MoeKernel::kW4A8Prefill) return Tile::kPrefill;
-  for (const Tile tile : {Tile::k8, Tile::k16, Tile::k32, Tile::k64}) {
-    if (kernel_config.tile <= sm120::tile_tokens(tile)) return tile;
-  }
-  return Tile::k128;
+sm120::Tile tile_of(const MoeKernelConfig& kernel_config, int parts) {
+  return kernel_config.kernel == MoeKernel::kW4A8Prefill ? sm120::Tile::kPrefill
+                                                         : sm120::tile_for(kernel_config.tile, parts);
 }
 
 struct Sizes {
@@ -27,7 +23,8 @@ struct Sizes {
 MoeScratch deal(MemoryPieces& pieces, const Sizes& s) {
   const size_t pairs = s.rows * s.top_k, tokens = sm90::tile_tokens(pairs, s.experts);
   const auto room = [&](size_t cols) {
-    return std::max(tokens * cols * 2, sm120::token_buffer_bytes(pairs, s.experts, static_cast<int>(cols)));
+    return std::max(tokens * cols * 2,
+                    sm120::token_buffer_bytes(pairs, s.experts, static_cast<int>(cols), sm120::kMostParts));
   };
   MoeScratch scratch;
   scratch.ids = pieces.take<int32_t>(pairs * 4);
@@ -159,11 +156,12 @@ Status run_w4a8(const LayerExperts& e, const ExpertRows& rows, const MoeKernelCo
                         .work_tiles = scratch.work_tiles,
                         .work_tile_count = scratch.work_tile_count,
                         .most_work_tiles = most_work_tiles(e, rows.rows, kernel_config.tile),
-                        .tile = kernel_config.tile};
+                        .tile = kernel_config.tile,
+                        .parts = e.parts};
   sm120::Tokens h = x;
   h.data = static_cast<uint8_t*>(scratch.hidden), h.cols = e.intermediate;
   RETURN_IF_ERROR(sm120::expand(static_cast<const __nv_bfloat16*>(rows.x), scratch.source_rows, x, stream));
-  RETURN_IF_ERROR(sm120::gemm(sm120::weights_of(*e.gate_up), x, tile_of(kernel_config),
+  RETURN_IF_ERROR(sm120::gemm(sm120::weights_of(*e.gate_up), x, tile_of(kernel_config, e.parts),
                               sm120::SwiGluMx{.out = h.data,
                                               .intermediate = e.intermediate,
                                               .gate_bias = e.gate_bias,
@@ -172,7 +170,8 @@ Status run_w4a8(const LayerExperts& e, const ExpertRows& rows, const MoeKernelCo
                                               .limit = e.activation.limit,
                                               .offset = e.activation.offset},
                               stream));
-  return sm120::gemm(sm120::weights_of(*e.down), h, tile_of(kernel_config), expert_out(e, scratch), stream);
+  return sm120::gemm(sm120::weights_of(*e.down), h, tile_of(kernel_config, e.parts), expert_out(e, scratch),
+                     stream);
 }
 
 }  // namespace
@@ -195,7 +194,7 @@ MoeShape shape_of(const LayerExperts& e, int rows) {
 }
 
 std::span<const MoeKernelConfig> configs_of(const LayerExperts& e) {
-  return e.w4a8 ? w4a8_configs(e.emulated) : sm90_configs(e.slabs, e.fp8);
+  return e.w4a8 ? w4a8_configs(e.parts, e.emulated) : sm90_configs(e.slabs, e.fp8);
 }
 
 size_t moe_scratch_bytes(int experts, int top_k, int hidden, int intermediate, int rows) {

@@ -24,6 +24,7 @@ struct LayerExperts {
   bool slabs = false;     // layout/slab_layout.h; else matrices
   bool fp8 = false;       // many rows are taken in E4M3
   bool w4a8 = false;      // quads, through kernels/sm120/
+  int parts = 1;          // MXFP8 values of an activation that meets quads
   bool emulated = false;  // on a device that has not the instruction
   slabs::SlabLayout layout;
   const Matrix* gate_up = nullptr;

@@ -20,10 +20,10 @@ Status run_wgmma(const Matrix& w, const Activations& x, const Epilogue& out, con
 
 template <class Epilogue>
 Status run_block_scaled(const Matrix& w, const sm120::Tokens& x, const Epilogue& out, const LinearSetup& s) {
-  return sm120::gemm(sm120::weights_of(w), x, sm120::dense_tile(x.count), out, s.stream);
+  return sm120::gemm(sm120::weights_of(w), x, sm120::dense_tile(x.count, x.parts), out, s.stream);
 }
 sm120::Tokens tokens_of(const Matrix& w, int tokens, const LinearSetup& s) {
-  return sm120::dense_tokens(s.tiles, static_cast<int>(w.cols), tokens);
+  return sm120::dense_tokens(s.tiles, static_cast<int>(w.cols), tokens, mxfp8_parts(s.target.moe_path));
 }
 
 template <class Epilogue>
@@ -87,7 +87,7 @@ Status run_normed(const Matrix& w, const Norm& x, const Epilogue& out, const Lin
 
 size_t linear_tile_bytes(int rows, int widest) {
   return std::max(static_cast<size_t>(rows + sm90::kWgmmaTokens) * static_cast<size_t>(widest) * 2,
-                  sm120::token_buffer_bytes(static_cast<size_t>(rows), 1, widest));
+                  sm120::token_buffer_bytes(static_cast<size_t>(rows), 1, widest, sm120::kMostParts));
 }
 
 Status linear(const Matrix& w, const Activations& x, const Store& out, const LinearSetup& setup) {

@@ -31,6 +31,7 @@ LayerExperts experts_of(const LoadedModel& model, int index) {
           .slabs = model.slabs,
           .fp8 = model.fp8,
           .w4a8 = model.w4a8,
+          .parts = model.parts,
           .emulated = model.emulated,
           .layout = model.slab_layout,
           .gate_up = &at.gate_up,

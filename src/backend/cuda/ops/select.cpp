@@ -149,8 +149,9 @@ bool takes(const AttentionConfig& c, const AttentionShape& s, const Target& targ
 }
 bool takes(const ExpertsConfig& c, const ExpertsShape& s, const Target& target) {
   return target.features.have(c.needs) && (s.mxfp4 || !c.mxfp4_only) &&
-         (c.any_path || c.path == target.moe_path) && (!c.portable || target.portable) &&
-         (c.invariant || !target.batch_invariant) &&
+         (c.any_path || c.path == target.moe_path ||
+          (c.layout == ExpertsLayout::kQuads && is_w4a8(target.moe_path))) &&
+         (!c.portable || target.portable) && (c.invariant || !target.batch_invariant) &&
          (!c.gpt_oss_swiglu || (s.swiglu_alpha == 1.702 && s.swiglu_limit == 7.0)) &&
          (!c.gpt_oss_sizes || slabs_take(s.sizes)) && s.sizes.hidden % c.cols_multiple == 0 &&
          s.sizes.intermediate % c.cols_multiple == 0;
@@ -181,7 +182,8 @@ Status check_moe_path(const Features& features, const BackendOptions& options, s
                  "leave it out",
                  options.device, path, capability, name, features.major, features.minor);
   };
-  if (options.moe_path == MoePath::kW4A8 && !features.have(kBulkCopies)) return lacks("w4a8", "9.0 or later");
+  if (is_w4a8(options.moe_path) && !features.have(kBulkCopies))
+    return lacks(options.moe_path == MoePath::kW4A8 ? "w4a8" : "w4a8x2", "9.0 or later");
   if (options.moe_path != MoePath::kFp8) return {};
   if (!features.have(kFp8Mma) || features.have(kBlockScaledMma))
     return lacks("fp8", "8.9 (Ada) or 9.0 (Hopper)");

@@ -151,7 +151,7 @@ TEST(SelectLinear, BlockScaledTilesAreTheLaunchers) {
   for (int tokens = 1; tokens <= kMostTokens; ++tokens) {
     const LinearShape shape{.kind = Kind::kMxfp8Quads, .rows = 64, .cols = 2880, .tokens = tokens};
     ASSERT_EQ(select(shape, device(12, 0)).value().config->tile,
-              sm120::tile_tokens(sm120::dense_tile(tokens)));
+              sm120::tile_tokens(sm120::dense_tile(tokens, 1)));
   }
 }
 
@@ -199,7 +199,8 @@ TEST(SelectExperts, ByModelAndDevice) {
   EXPECT_EQ(name(oss, device(10, 0)), "weight tiles");
   for (const int minor : {0, 1}) {
     EXPECT_EQ(name(oss, device(12, minor)), "weight tiles");
-    EXPECT_EQ(name(oss, device(12, minor, {.moe_path = MoePath::kW4A8})), "quads");
+    for (const MoePath path : {MoePath::kW4A8, MoePath::kW4A8x2})
+      EXPECT_EQ(name(oss, device(12, minor, {.moe_path = path})), "quads");
   }
   ExpertsShape other = oss;
   other.sizes.hidden = 2048;
@@ -324,14 +325,20 @@ TEST(MoePath, IsRefusedWhereTheDeviceLacksIt) {
                                    "(Hopper) and code for it, RTX is {}.{}; leave it out",
                                    major, minor));
   }
-  for (const int minor : {0, 6, 7, 9}) EXPECT_NE(refusal(MoePath::kW4A8, 8, minor, 80 + minor), "");
+  for (const int minor : {0, 6, 7, 9}) {
+    for (const MoePath path : {MoePath::kW4A8, MoePath::kW4A8x2})
+      EXPECT_NE(refusal(path, 8, minor, 80 + minor), "");
+  }
   // PTX of 8.0 on cards that have more.
   EXPECT_NE(refusal(MoePath::kFp8, 8, 9, 80), "");
   for (const MoePath path : {MoePath::kFp8, MoePath::kW4A8}) EXPECT_NE(refusal(path, 9, 0, 80), "");
 
   EXPECT_EQ(refusal(MoePath::kFp8, 8, 9, 89), "");
   EXPECT_EQ(refusal(MoePath::kFp8, 9, 0, 90), "");
-  for (const int major : {9, 10, 12}) EXPECT_EQ(refusal(MoePath::kW4A8, major, 0, 10 * major), "");
+  for (const int major : {9, 10, 12}) {
+    for (const MoePath path : {MoePath::kW4A8, MoePath::kW4A8x2})
+      EXPECT_EQ(refusal(path, major, 0, 10 * major), "");
+  }
   for (const int minor : {0, 6, 9}) EXPECT_EQ(refusal(MoePath::kAuto, 8, minor, 80 + minor), "");
 }
 

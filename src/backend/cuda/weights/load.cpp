@@ -289,7 +289,8 @@ Paths paths_of(const ModelConfig& c, const ModelWeights& stored, const BackendOp
   return {.slabs = is(ExpertsLayout::kSlabs) && prepare_slabs(layout),
           .fp8 = experts.ok() && experts.value()->path == MoePath::kFp8,
           .w4a8 = is(ExpertsLayout::kQuads),
-          .dense_mx = options.moe_path == MoePath::kW4A8,
+          .parts = mxfp8_parts(options.moe_path),
+          .dense_mx = is_w4a8(options.moe_path),
           .slab_layout = layout};
 }
 

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/ptx/mma.cuh"
 #include "backend/cuda/layout/quad_layout.h"
 
 // NVRTC 13.0 tells only the family of sm_121a, 1210.
@@ -121,11 +122,7 @@ template <Element kA, int kStep, int kTile, int kColumn, int kGroups>
 __device__ inline void mma(float (&d)[4], const FragmentA& a, uint32_t b0, uint32_t b1, const RowScales& rows,
                            const ColumnScales<kGroups>& columns) {
   float p[4] = {};
-  asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(p[0]), "+f"(p[1]), "+f"(p[2]), "+f"(p[3])
-      : "r"(widened<kA>(a.a[0])), "r"(widened<kA>(a.a[1])), "r"(widened<kA>(a.a[2])),
-        "r"(widened<kA>(a.a[3])), "r"(b0), "r"(b1));
+  mma_e4m3(p, {widened<kA>(a.a[0]), widened<kA>(a.a[1]), widened<kA>(a.a[2]), widened<kA>(a.a[3])}, b0, b1);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     float column = scale_of(columns.words[kColumn][i % 2], kStep);

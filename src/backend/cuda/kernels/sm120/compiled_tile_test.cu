@@ -26,7 +26,7 @@ TEST_F(OnDevice, ACompiledTileIsTheProgramsOwn) {
   const DeviceBuffer w = upload(weights), x = upload(tokens), out = poisoned(kRows * kTokens * 4),
                      own = poisoned(kRows * kTokens * 4);
   const QuadWeights matrix{w.as<uint8_t>(), kRows / kWeightTileRows, kA};
-  const Tokens input = dense_tokens(x.as<void>(), kCols, kTokens);
+  const Tokens input = dense_tokens(x.as<void>(), kCols, kTokens, 1);
   Store store{.out = own.as<float>(), .stride = kRows, .rows = kRows};
   ASSERT_TRUE(gemm(matrix, input, Tile::k8, store, nullptr).ok());
   const auto code =

@@ -93,7 +93,7 @@ struct Input {
     const std::vector<uint16_t> x = random_bf16(static_cast<size_t>(count) * cols, 1.0f, rng);
     const DeviceBuffer device = upload(x);
     values = rounded(x, Element::kE4M3);
-    tokens = dense_tokens(room.as<void>(), cols, count);
+    tokens = dense_tokens(room.as<void>(), cols, count, 1);
     EXPECT_TRUE(expand(device.as<__nv_bfloat16>(), nullptr, tokens, nullptr).ok());
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
@@ -115,7 +115,7 @@ TEST_P(Dense, RowsWithBiasAndResidual) {
       for (const bool add : {false, true}) {
         const Values before = random_values(static_cast<size_t>(count) * kStride, same);
         const DeviceBuffer out = upload(before);
-        ASSERT_TRUE(gemm(w.weights, x.tokens, dense_tile(count),
+        ASSERT_TRUE(gemm(w.weights, x.tokens, dense_tile(count, 1),
                          Store{.out = out.as<float>(),
                                .stride = kStride,
                                .bias = add ? d_bias.as<float>() : nullptr,
@@ -171,7 +171,7 @@ TEST_P(Dense, HeadsWithRotation) {
     const DeviceBuffer d_bias = upload(bias), d_rotation = upload(rotation), d_slots = upload(slots),
                        q = poisoned(2 * q_values), k = poisoned(2 * kPageValues),
                        v = poisoned(2 * kPageValues);
-    ASSERT_TRUE(gemm(w.weights, x.tokens, dense_tile(count),
+    ASSERT_TRUE(gemm(w.weights, x.tokens, dense_tile(count, 1),
                      Qkv{.bias = d_bias.as<float>(),
                          .head_dim = H::kDim,
                          .heads = H::kQuery,
@@ -224,7 +224,7 @@ TEST_F(OnDevice, NormExpandIsNormThenExpand) {
                  weight = random_values(cols, rng);
     std::vector<int32_t> map(kCount);
     for (int i = 0; i < kCount; ++i) map[i] = (5 * i + 3) % kCount;
-    const size_t bytes = token_buffer_bytes(kCount, 1, cols);
+    const size_t bytes = token_buffer_bytes(kCount, 1, cols, 2);
     const DeviceBuffer d_x = upload(x), d_weight = upload(weight), d_map = upload(map),
                        fault = upload(std::vector<int>{0}), normed = poisoned(2 * x.size()),
                        two = poisoned(bytes), one = poisoned(bytes);
@@ -238,12 +238,13 @@ TEST_F(OnDevice, NormExpandIsNormThenExpand) {
                  .fault = fault.as<int>()};
     ASSERT_TRUE(norm(n, nullptr).ok());
     ASSERT_TRUE(
-        expand(normed.as<__nv_bfloat16>(), nullptr, dense_tokens(two.as<void>(), cols, kCount), nullptr)
+        expand(normed.as<__nv_bfloat16>(), nullptr, dense_tokens(two.as<void>(), cols, kCount, 2), nullptr)
             .ok());
-    ASSERT_TRUE(norm_expand(n, dense_tokens(one.as<void>(), cols, kCount), nullptr).ok());
+    ASSERT_TRUE(norm_expand(n, dense_tokens(one.as<void>(), cols, kCount, 2), nullptr).ok());
     const auto want = download<uint8_t>(two, bytes), got = download<uint8_t>(one, bytes);
-    for (int t = 0; t < kCount; ++t) {
-      const int64_t group = t / kGroup * group_bytes(cols / kBlock);
+    for (int i = 0; i < 2 * kCount; ++i) {  // the parts of a token
+      const int t = i / 2;
+      const int64_t group = (2 * (t / kGroup) + i % 2) * group_bytes(cols / kBlock);
       for (int k = 0; k < cols; ++k) {
         const int64_t at = group + token_bytes_at(t % kGroup, k / kBlock, k % kBlock / 8) + k % 8,
                       scale = group + token_scale_at(t % kGroup, k / kBlock);

@@ -34,14 +34,25 @@ struct TileSums {
   int slice_stride;   // floats
   WorkTile work_tile;
   int first_weight_tile, weight_tiles;  // those that exist: the matrix may end within the tile
+  int parts;
 };
-// The slices' sum of one row and token.
+// The group of a token's part.
+__device__ inline int group_of(int token, int part, int parts) { return token / kGroup * parts + part; }
+// The slices' sum of one row and a token's part.
 template <int kWeightTiles, int kTileSlices>
-__device__ inline float total(const TileSums& t, int token, int row) {
-  const float* at = t.sums + token * kRowStride<kWeightTiles> + row;
+__device__ inline float total(const TileSums& t, int token, int part, int row) {
+  const int column = group_of(token, part, t.parts) * kGroup + token % kGroup;
+  const float* at = t.sums + column * kRowStride<kWeightTiles> + row;
   float sum = at[0];
 #pragma unroll
   for (int s = 1; s < kTileSlices; ++s) sum += at[s * t.slice_stride];
+  return sum;
+}
+// The sum of all parts.
+template <int kWeightTiles, int kTileSlices>
+__device__ inline float total(const TileSums& t, int token, int row) {
+  float sum = total<kWeightTiles, kTileSlices>(t, token, 0, row);
+  for (int part = 1; part < t.parts; ++part) sum += total<kWeightTiles, kTileSlices>(t, token, part, row);
   return sum;
 }
 
@@ -52,7 +63,7 @@ __device__ inline float total(const TileSums& t, int token, int row) {
 
 // This lane's value of the pair's weight tile u.
 template <int kWeightTiles, int kTileSlices>
-__device__ inline float value_of(const SwiGluMx& e, const TileSums& t, int token, int pair, int u) {
+__device__ inline float swiglu_of(const SwiGluMx& e, const TileSums& t, int token, int pair, int u) {
   const int lane = threadIdx.x % 16, row = (2 * pair + u) * kWeightTileRows + lane / 8 * 16 + lane % 8;
   const int64_t at = static_cast<int64_t>(t.work_tile.expert) * e.intermediate +
                      (t.first_weight_tile / 2 + pair) * kBlock + 16 * u + lane;
@@ -61,9 +72,9 @@ __device__ inline float value_of(const SwiGluMx& e, const TileSums& t, int token
                 e.offset);
 }
 
-// The block of a token, quantised; real: there is such a token.
-__device__ inline void put_block(const SwiGluMx& e, const float (&v)[2], int place, int block, bool real) {
-  const int lane = threadIdx.x % 16, g = place % kGroup;
+// The block of a token's part, quantised, of which v keeps what rounding leaves; real: there is such a token.
+__device__ inline void put_block(const SwiGluMx& e, float (&v)[2], int g, int group, int block, bool real) {
+  const int lane = threadIdx.x % 16;
   uint32_t largest = max(magnitude_bits(v[0]), magnitude_bits(v[1]));
 #pragma unroll
   for (int offset = 8; offset > 0; offset /= 2)
@@ -75,13 +86,15 @@ __device__ inline void put_block(const SwiGluMx& e, const float (&v)[2], int pla
   uint32_t codes[2];
 #pragma unroll
   for (int u = 0; u < 2; ++u) {
-    codes[u] = code_of(v[u], inverse) << 8 * (lane % kWordLanes);
+    const uint32_t code = code_of(v[u], inverse);
+    v[u] -= value_of(code, scale);
+    codes[u] = code << 8 * (lane % kWordLanes);
 #pragma unroll
     for (int offset = 1; offset < kWordLanes; offset *= 2)
       codes[u] |= __shfl_xor_sync(0xFFFFFFFFu, codes[u], offset, 16);
   }
   if (!real) return;
-  uint8_t* to = e.out + place / kGroup * group_bytes(e.intermediate / kBlock);
+  uint8_t* to = e.out + group * group_bytes(e.intermediate / kBlock);
   const int u = lane % kWordLanes, column = 16 * u + lane / kWordLanes * kWordLanes;
   if (u < 2)
     *reinterpret_cast<uint32_t*>(to + token_bytes_at(g, block, column / 8) + column % 8) =
@@ -96,9 +109,12 @@ __device__ inline void finish(const SwiGluMx& e, const TileSums& t) {
   // Lanes beyond the tokens keep the shuffles whole.
   for (int i = threadIdx.x / 16; i < (values + sixteens - 1) / sixteens * sixteens; i += sixteens) {
     const int token = min(i / pairs, t.work_tile.count - 1), pair = i % pairs;
-    const float v[2] = {value_of<kWeightTiles, kTileSlices>(e, t, token, pair, 0),
-                        value_of<kWeightTiles, kTileSlices>(e, t, token, pair, 1)};
-    put_block(e, v, t.work_tile.start + token, t.first_weight_tile / 2 + pair, i < values);
+    float v[2] = {swiglu_of<kWeightTiles, kTileSlices>(e, t, token, pair, 0),
+                  swiglu_of<kWeightTiles, kTileSlices>(e, t, token, pair, 1)};
+    const int place = t.work_tile.start + token;
+    for (int part = 0; part < t.parts; ++part)
+      put_block(e, v, place % kGroup, group_of(place, part, t.parts), t.first_weight_tile / 2 + pair,
+                i < values);
   }
 }
 

@@ -24,7 +24,7 @@ inline QuadWeights weights_of(const Matrix& m) {
           .element = m.kind == Kind::kMxfp8Quads ? Element::kE4M3 : Element::kE2M1};
 }
 
-// The tiles that are compiled; each serves work tiles of at most so many tokens.
+// The tiles that are compiled; each serves work tiles of at most so many tokens, a part counting as one.
 enum class Tile {
   k8,
   k16,
@@ -55,21 +55,25 @@ inline constexpr TileShape shape_of(Element weights, Tile tile) {
 // Weight tiles of a small-M CTA, by epilogue: SwiGLU's blocks of 32 values need two.
 inline constexpr int kSwiGluWeightTiles = 2, kRowWeightTiles = 1;
 
-// For so many tokens of one matrix: more rows to a CTA only where there are CTAs enough.
-inline constexpr Tile dense_tile(int tokens) {
-  if (tokens > 512) return Tile::kPrefill;
+// The smallest tile for work tiles of so many tokens of `parts` parts, up to k128.
+inline constexpr Tile tile_for(int tokens, int parts) {
   for (const Tile tile : {Tile::k8, Tile::k16, Tile::k32, Tile::k64}) {
-    if (tokens <= tile_tokens(tile)) return tile;
+    if ((tokens + kGroup - 1) / kGroup * kGroup * parts <= tile_tokens(tile)) return tile;
   }
   return Tile::k128;
 }
-inline Tokens dense_tokens(void* data, int cols, int tokens) {
-  const int tile = tile_tokens(dense_tile(tokens));
+// For so many tokens of one matrix: more rows to a CTA only where there are CTAs enough.
+inline constexpr Tile dense_tile(int tokens, int parts) {
+  return tokens * parts > 512 ? Tile::kPrefill : tile_for(tokens, parts);
+}
+inline Tokens dense_tokens(void* data, int cols, int tokens, int parts) {
+  const int tile = tile_tokens(dense_tile(tokens, parts)) / parts;
   return {.data = static_cast<uint8_t*>(data),
           .cols = cols,
           .most_work_tiles = (tokens + tile - 1) / tile,
           .tile = tile,
-          .count = tokens};
+          .count = tokens,
+          .parts = parts};
 }
 
 // A product of 0 weight tiles only makes sure that there is code for it (load_tile.h).

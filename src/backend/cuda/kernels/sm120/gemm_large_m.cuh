@@ -87,8 +87,8 @@ template <Element kA, int kTokens, int kWeightTiles, int kStages, class Epilogue
 __global__ void __launch_bounds__(kLargeMWarps * 32,
                                   (LargeMTile<kA, kTokens, kWeightTiles, kStages>::kBlocks))
     block_scaled_large_m_kernel(const Product p, const Epilogue epilogue) {
-  using Tile = LargeMTile<kA, kTokens, kWeightTiles, kStages>;
-  constexpr int kGroups = Tile::kGroups;
+  using Shape = LargeMTile<kA, kTokens, kWeightTiles, kStages>;
+  constexpr int kGroups = Shape::kGroups;
   extern __shared__ __align__(128) uint8_t large_m_shared[];
   __shared__ uint64_t full[kStages];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quads = quads_of(p.blocks);
@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(kLargeMWarps * 32,
   if (work_tile.count == 0) return wait_for_predecessor();
   const int first_weight_tile = blockIdx.x * kWeightTiles, weight_tile = warp % kWeightTiles,
             first_group = warp / kWeightTiles * kGroups;
-  const int groups = (work_tile.count + kGroup - 1) / kGroup;
-  const Stages<kA, Tile, kWeightTiles> stages{
+  const int groups = p.groups(work_tile);
+  const Stages<kA, Shape, kWeightTiles> stages{
       p, work_tile, first_weight_tile, groups, quads, large_m_shared, full};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) mbarrier_init(full + i, 1);
@@ -117,18 +117,18 @@ __global__ void __launch_bounds__(kLargeMWarps * 32,
       const uint8_t* stage = stages.stage(quad);
       mbarrier_wait(full + quad % kStages, quad / kStages % 2);
       if (first_group < groups) {
-        const uint8_t* tokens = stage + Tile::kTokenBegin + first_group * Tile::kGroupBytes;
+        const uint8_t* tokens = stage + Shape::kTokenBegin + first_group * Shape::kGroupBytes;
         uint32_t scales[(kGroups + 3) / 4];
 #pragma unroll
         for (int i = 0; i < (kGroups + 3) / 4; ++i) {
           const int group = min(4 * i + lane % 4, kGroups - 1);
           scales[i] =
-              reinterpret_cast<const uint32_t*>(tokens + group * Tile::kGroupBytes + kGroupScales)[lane / 4];
+              reinterpret_cast<const uint32_t*>(tokens + group * Shape::kGroupBytes + kGroupScales)[lane / 4];
         }
         multiply(
-            slice, WeightTileQuad<kA>(stage + weight_tile * Tile::kQuadBytes),
+            slice, WeightTileQuad<kA>(stage + weight_tile * Shape::kQuadBytes),
             [&](int t, int i) {
-              return reinterpret_cast<const uint4*>(tokens + t * Tile::kGroupBytes +
+              return reinterpret_cast<const uint4*>(tokens + t * Shape::kGroupBytes +
                                                     i * kLaneVectorBytes)[lane];
             },
             ColumnScales<kGroups>(scales), blocks_in_quad(p.blocks, quad));
@@ -143,8 +143,9 @@ __global__ void __launch_bounds__(kLargeMWarps * 32,
   auto* out = reinterpret_cast<float*>(large_m_shared);
   store<kWeightTiles>(sums, out, weight_tile, first_group);
   __syncthreads();
-  finish<kWeightTiles, 1>(epilogue, TileSums{out, 0, work_tile, first_weight_tile,
-                                             min(kWeightTiles, p.weight_tiles - first_weight_tile)});
+  finish<kWeightTiles, 1>(epilogue,
+                          TileSums{out, 0, work_tile, first_weight_tile,
+                                   min(kWeightTiles, p.weight_tiles - first_weight_tile), p.tokens.parts});
 }
 
 }  // namespace moesaic::cuda::sm120

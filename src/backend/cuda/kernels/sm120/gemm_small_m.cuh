@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kSmallMWarps * 32, (kSmallMBlocks<kA, kGroups,
   launch_dependents();
   const uint8_t* tokens = p.group(work_tile, 0);
   const int64_t group_stride = group_bytes(p.blocks);
-  const int groups = (work_tile.count + kGroup - 1) / kGroup;
+  const int groups = p.groups(work_tile);
   GroupSums<kGroups> sums[kWeightTiles];
   TokenQuad<kGroups> next;
   if (first < end) next.load(tokens, group_stride, groups, first);
@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(kSmallMWarps * 32, (kSmallMBlocks<kA, kGroups,
 #pragma unroll
   for (int u = 0; u < kWeightTiles; ++u) store<kWeightTiles>(sums[u], partial + warp * kSlice, u, 0);
   __syncthreads();
-  finish<kWeightTiles, kSlices>(epilogue,
-                                TileSums{partial, kSlice, work_tile, first_weight_tile, weight_tiles});
+  finish<kWeightTiles, kSlices>(
+      epilogue, TileSums{partial, kSlice, work_tile, first_weight_tile, weight_tiles, p.tokens.parts});
 }
 
 }  // namespace moesaic::cuda::sm120

@@ -34,8 +34,12 @@ struct Product {
   __device__ const uint8_t* weight_tile(int expert, int weight_tile) const {
     return weights + (static_cast<int64_t>(expert) * weight_tiles + weight_tile) * weight_tile_stride;
   }
+  // The number of the work tile's groups, of all parts.
+  __device__ int groups(const WorkTile& work_tile) const {
+    return (work_tile.count + kGroup - 1) / kGroup * tokens.parts;
+  }
   __device__ const uint8_t* group(const WorkTile& work_tile, int group) const {
-    return tokens.data + (work_tile.start / kGroup + group) * group_bytes(blocks);
+    return tokens.data + (work_tile.start / kGroup * tokens.parts + group) * group_bytes(blocks);
   }
 };
 

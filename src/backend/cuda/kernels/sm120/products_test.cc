@@ -112,16 +112,21 @@ class Layer {
     }
     return list;
   }
-  // A permuted row as the products see it.
-  std::vector<float> quantised(int permuted_row) const {
+  // A permuted row as the products see it: the sum of its parts.
+  std::vector<float> quantised(int permuted_row, int parts) const {
     std::vector<float> v(shape.hidden);
     for (int i = 0; i < shape.hidden; ++i)
       v[i] = mx::decode_bf16(x[static_cast<size_t>(rows[permuted_row]) * shape.hidden + i]);
-    for (int b = 0; b < shape.hidden; b += mx::kBlock) {
-      uint8_t codes[kBlock];
-      quantise(v.data() + b, codes);
+    std::vector<float> sum(shape.hidden);
+    for (int part = 0; part < parts; ++part) {
+      std::vector<float> rounded = v;
+      for (int b = 0; b < shape.hidden; b += mx::kBlock) {
+        uint8_t codes[kBlock];
+        quantise(rounded.data() + b, codes);
+      }
+      for (int i = 0; i < shape.hidden; ++i) sum[i] += rounded[i], v[i] -= rounded[i];
     }
-    return v;
+    return sum;
   }
 
   static constexpr int kRows = 37;
@@ -145,19 +150,21 @@ class Layer {
 
 // The operator's products by one tile.
 struct Outcome {
+  int parts = 1;
   std::vector<WorkTile> work_tiles;
   std::vector<uint8_t> x, h;  // tokens, as bytes
   std::vector<float> out;     // [permuted_rows, hidden]
 };
 
-Outcome run(const Layer& l, Tile tile) {
-  Outcome r;
-  r.work_tiles = l.work_tiles(tile_tokens(tile));
+Outcome run(const Layer& l, Tile tile, int parts) {
+  Outcome r{.parts = parts};
+  const int tokens = tile_tokens(tile) / parts;
+  r.work_tiles = l.work_tiles(tokens);
   const std::vector<WorkTile> some = r.work_tiles.empty() ? std::vector<WorkTile>{{}} : r.work_tiles;
   const DeviceBuffer work_tiles = upload(some),
                      count = upload(std::vector<int>{static_cast<int>(r.work_tiles.size())});
-  const size_t x_bytes = token_buffer_bytes(l.permuted_rows, l.experts, l.shape.hidden),
-               h_bytes = token_buffer_bytes(l.permuted_rows, l.experts, l.shape.intermediate);
+  const size_t x_bytes = token_buffer_bytes(l.permuted_rows, l.experts, l.shape.hidden, parts),
+               h_bytes = token_buffer_bytes(l.permuted_rows, l.experts, l.shape.intermediate, parts);
   const size_t out_count = static_cast<size_t>(l.permuted_rows) * l.shape.hidden;
   const DeviceBuffer x_data = poisoned(x_bytes), h_data = poisoned(h_bytes),
                      out = poisoned(out_count * 4 + 4);
@@ -167,7 +174,8 @@ Outcome run(const Layer& l, Tile tile) {
            .work_tiles = work_tiles.as<WorkTile>(),
            .work_tile_count = count.as<int>(),
            .most_work_tiles = static_cast<int>(r.work_tiles.size()) + 1,
-           .tile = tile_tokens(tile)};
+           .tile = tokens,
+           .parts = parts};
   EXPECT_TRUE(expand(l.d_x.as<__nv_bfloat16>(), l.d_rows.as<int32_t>(), x, nullptr).ok());
   const QuadWeights fc1{l.gate_up.as<uint8_t>(), 2 * l.shape.intermediate / kWeightTileRows},
       fc2{l.down_packed.as<uint8_t>(), l.shape.hidden / kWeightTileRows};
@@ -193,22 +201,23 @@ Outcome run(const Layer& l, Tile tile) {
   return r;
 }
 
-// The token of a permuted row out of a buffer: codes and scales, row by row.
+// The token of a permuted row out of a buffer: codes and scales, part by part, and the sum of its parts.
 struct QuantisedRow {
   std::vector<uint8_t> codes, scales;
   std::vector<float> values;
 };
-QuantisedRow row_of(const std::vector<uint8_t>& bytes, const WorkTile& work_tile, int permuted_row,
+QuantisedRow row_of(const std::vector<uint8_t>& bytes, int parts, const WorkTile& work_tile, int permuted_row,
                     int cols) {
   const int place = work_tile.start + permuted_row - work_tile.first, blocks = cols / kBlock;
-  const uint8_t* group = bytes.data() + place / kGroup * group_bytes(blocks);
-  QuantisedRow r{std::vector<uint8_t>(cols), std::vector<uint8_t>(blocks), std::vector<float>(cols)};
-  for (int b = 0; b < blocks; ++b) {
-    r.scales[b] = group[token_scale_at(place % kGroup, b)];
-    for (int k = 0; k < kBlock; ++k) {
-      const int at = b * kBlock + k;
-      r.codes[at] = group[token_bytes_at(place % kGroup, b, k / 8) + k % 8];
-      r.values[at] = mx::decode_e4m3(r.codes[at]) * mx::decode_e8m0(r.scales[b]);
+  QuantisedRow r{.values = std::vector<float>(cols)};
+  for (int part = 0; part < parts; ++part) {
+    const uint8_t* group = bytes.data() + (place / kGroup * parts + part) * group_bytes(blocks);
+    for (int b = 0; b < blocks; ++b) {
+      r.scales.push_back(group[token_scale_at(place % kGroup, b)]);
+      for (int k = 0; k < kBlock; ++k) {
+        r.codes.push_back(group[token_bytes_at(place % kGroup, b, k / 8) + k % 8]);
+        r.values[b * kBlock + k] += mx::decode_e4m3(r.codes.back()) * mx::decode_e8m0(r.scales.back());
+      }
     }
   }
   return r;
@@ -217,7 +226,8 @@ QuantisedRow row_of(const std::vector<uint8_t>& bytes, const WorkTile& work_tile
 void expect_expanded(const Layer& l, const Outcome& r) {
   for (const WorkTile& work_tile : r.work_tiles) {
     for (int permuted_row = work_tile.first; permuted_row < work_tile.first + work_tile.count; ++permuted_row)
-      ASSERT_EQ(row_of(r.x, work_tile, permuted_row, l.shape.hidden).values, l.quantised(permuted_row))
+      ASSERT_EQ(row_of(r.x, r.parts, work_tile, permuted_row, l.shape.hidden).values,
+                l.quantised(permuted_row, r.parts))
           << permuted_row;
   }
 }
@@ -231,15 +241,16 @@ double swiglu_of(const Layer& l, int expert, int i, const std::vector<float>& x)
   return gate / (1 + std::exp(-double{kAlpha} * gate)) * (up + 1);
 }
 
-// GEMM 1: codes may differ by one where the exact value is near the middle of two.
+// GEMM 1: codes may differ by one where the exact value is near the middle of two; two parts are within half
+// a step of the second one.
 void expect_first_product(const Layer& l, const Outcome& r) {
   const double share = 0.13, least = 0x1p-9;
   int64_t other = 0, all = 0;
   for (const WorkTile& work_tile : r.work_tiles) {
     for (int permuted_row = work_tile.first; permuted_row < work_tile.first + work_tile.count;
          ++permuted_row) {
-      const std::vector<float> x = l.quantised(permuted_row);
-      const QuantisedRow got = row_of(r.h, work_tile, permuted_row, l.shape.intermediate);
+      const std::vector<float> x = l.quantised(permuted_row, r.parts);
+      const QuantisedRow got = row_of(r.h, r.parts, work_tile, permuted_row, l.shape.intermediate);
       std::vector<float> want(l.shape.intermediate);
       for (int i = 0; i < l.shape.intermediate; ++i)
         want[i] = static_cast<float>(swiglu_of(l, work_tile.expert, i, x));
@@ -248,7 +259,13 @@ void expect_first_product(const Layer& l, const Outcome& r) {
         float rounded[kBlock];
         std::copy_n(want.begin() + b * kBlock, kBlock, rounded);
         const uint8_t scale = quantise(rounded, codes);
-        for (int k = 0; k < kBlock; ++k, ++all) {
+        for (int k = 0; r.parts == 2 && k < kBlock; ++k) {
+          const float near = want[b * kBlock + k];
+          ASSERT_NEAR(got.values[b * kBlock + k], near,
+                      0x1p-8 * std::fabs(near) + 0x1p-14 * mx::decode_e8m0(scale))
+              << permuted_row << " " << b;
+        }
+        for (int k = 0; r.parts == 1 && k < kBlock; ++k, ++all) {
           if (scale == got.scales[b] && codes[k] == got.codes[b * kBlock + k]) continue;
           ++other;
           // A step, or what saturates where the scale came out one lower.
@@ -267,7 +284,7 @@ void expect_second_product(const Layer& l, const Outcome& r) {
   for (const WorkTile& work_tile : r.work_tiles) {
     for (int permuted_row = work_tile.first; permuted_row < work_tile.first + work_tile.count;
          ++permuted_row) {
-      const QuantisedRow h = row_of(r.h, work_tile, permuted_row, l.shape.intermediate);
+      const QuantisedRow h = row_of(r.h, r.parts, work_tile, permuted_row, l.shape.intermediate);
       for (int i = 0; i < l.shape.hidden; ++i) {
         const Dot d = dot(l.down.row(work_tile.expert, i), h.values.data(), l.shape.intermediate);
         const double bias = l.down_bias[static_cast<size_t>(work_tile.expert) * l.shape.hidden + i];
@@ -285,7 +302,7 @@ std::vector<uint8_t> hidden_of(const Layer& l, const Outcome& r) {
   for (const WorkTile& work_tile : r.work_tiles) {
     for (int permuted_row = work_tile.first; permuted_row < work_tile.first + work_tile.count;
          ++permuted_row) {
-      const QuantisedRow row = row_of(r.h, work_tile, permuted_row, l.shape.intermediate);
+      const QuantisedRow row = row_of(r.h, r.parts, work_tile, permuted_row, l.shape.intermediate);
       all.insert(all.end(), row.codes.begin(), row.codes.end());
       all.insert(all.end(), row.scales.begin(), row.scales.end());
     }
@@ -298,12 +315,16 @@ class Products : public OnDevice {
   static void check(const Shape& shape, uint32_t seed) {
     const Layer layer(shape, seed);
     ASSERT_EQ(download<int>(layer.fault, 1)[0], 0);
+    for (const int parts : {1, 2}) check(layer, parts);
+  }
+  static void check(const Layer& layer, int parts) {
     Outcome first;
     for (const Tile tile : kTiles) {
-      SCOPED_TRACE(testing::Message() << "tile " << static_cast<int>(tile));
-      Outcome r = run(layer, tile);
+      if (tile_tokens(tile) < kGroup * parts) continue;
+      SCOPED_TRACE(testing::Message() << "tile " << static_cast<int>(tile) << ", parts " << parts);
+      Outcome r = run(layer, tile, parts);
       expect_expanded(layer, r);
-      if (tile == Tile::k8) {
+      if (first.out.empty() && first.h.empty()) {
         expect_first_product(layer, r);
         expect_second_product(layer, r);
         first = std::move(r);

@@ -29,4 +29,11 @@ __device__ inline uint32_t code_of(float x, float inverse) {
   return __nv_cvt_float_to_fp8(x * inverse, __NV_SATFINITE, __NV_E4M3);
 }
 
+// The number that a code stands for; zero with a scale that is a NaN, so that the rest is one, too.
+__device__ inline float value_of(uint32_t code, uint32_t scale) {
+  if (scale == 255u) return 0.0f;
+  const __half half(__nv_cvt_fp8_to_halfraw(static_cast<__nv_fp8_storage_t>(code), __NV_E4M3));
+  return __half2float(half) * __uint_as_float(scale == 0u ? 1u << 22 : scale << 23);
+}
+
 }  // namespace moesaic::cuda::sm120

@@ -1,4 +1,5 @@
 // One warp packs one block of one weight tile.
+#include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/common/stored.cuh"
 #include "backend/cuda/kernels/sm120/repack_quads.h"
 #include "backend/cuda/layout/quad_layout.h"
@@ -64,8 +65,7 @@ Status repack(const RepackParams& params, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>((warps + kWarps - 1) / kWarps);
   const auto kernel =
       params.kind == Kind::kMxfp8Quads ? repack_kernel<Element::kE4M3> : repack_kernel<Element::kE2M1>;
-  kernel<<<blocks, kWarps * 32, 0, stream>>>(params);
-  return check(cudaGetLastError(), "repack");
+  return launch_alone(kernel, dim3(blocks), dim3(kWarps * 32), 0, stream, params);
 }
 
 }  // namespace moesaic::cuda::sm120

@@ -7,7 +7,7 @@
 //          bytes as they will be read. norm_expand: 128 threads norm the row (norm.cuh); a thread then has
 //          eight columns at a time.
 // Ordering Everything is read after the wait for the predecessor; no barriers but norm_row()'s.
-// Bytes    2 of each activation read, 1.03 written.
+// Bytes    2 of each activation read, 1.03 written for each part.
 #include "backend/cuda/kernels/common/norm.cuh"
 #include "backend/cuda/kernels/sm120/quantize.cuh"
 #include "backend/cuda/kernels/sm120/tokens.h"
@@ -18,14 +18,15 @@ namespace {
 
 constexpr int kExpandWarps = 8;
 
-// Columns 8 c .. 8 c + 7 of a block, quantised, and the block's scale.
+// Columns 8 c .. 8 c + 7 of a block, quantised, and the block's scale: a part of a token.
 struct Eighth {
   static constexpr int kWords = 2;
   uint32_t codes[kWords] = {};
   uint32_t scale = 0;
 };
-__device__ Eighth quantize(const uint4& bf16) {
-  const uint32_t words[4] = {bf16.x, bf16.y, bf16.z, bf16.w};
+// Leaves in bf16 what rounding leaves of it, the next part's: exact, as it has no bit that bf16 has not.
+__device__ Eighth quantize(uint4& bf16) {
+  uint32_t words[4] = {bf16.x, bf16.y, bf16.z, bf16.w};
   float v[8];
   uint32_t largest = 0;
 #pragma unroll
@@ -39,7 +40,15 @@ __device__ Eighth quantize(const uint4& bf16) {
   e.scale = e8m0_of(largest);
   const float inverse = inverse_of(e.scale);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) e.codes[i / 4] |= code_of(v[i], inverse) << 8 * (i % 4);
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t code = code_of(v[i], inverse);
+    e.codes[i / 4] |= code << 8 * (i % 4);
+    v[i] -= value_of(code, e.scale);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    words[i] = __float_as_uint(v[2 * i]) >> 16 | (__float_as_uint(v[2 * i + 1]) & 0xFFFF0000u);
+  bf16 = {words[0], words[1], words[2], words[3]};
   return e;
 }
 
@@ -61,21 +70,24 @@ __global__ void __launch_bounds__(kExpandWarps * 32)
   for (int b = 0; b < kQuad; ++b)
     values[b] = real && b < blocks_in_quad(blocks, quad) ? *reinterpret_cast<const uint4*>(from + b * kBlock)
                                                          : make_uint4(0, 0, 0, 0);
-  uint8_t* to = out.data + (work_tile.start / kGroup + group) * group_bytes(blocks) + quad * kGroupQuadBytes;
-  constexpr int kWords = Eighth::kWords;
-  uint32_t scales = 0, words[kQuad * kWords];
+  uint8_t* to = out.data + (work_tile.start / kGroup + group) * out.parts * group_bytes(blocks) +
+                quad * kGroupQuadBytes;
+  for (int part = 0; part < out.parts; ++part, to += group_bytes(blocks)) {
+    constexpr int kWords = Eighth::kWords;
+    uint32_t scales = 0, words[kQuad * kWords];
 #pragma unroll
-  for (int b = 0; b < kQuad; ++b) {
-    const Eighth e = quantize(values[b]);
+    for (int b = 0; b < kQuad; ++b) {
+      const Eighth e = quantize(values[b]);
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) words[b * kWords + i] = e.codes[i];
-    scales |= e.scale << (8 * b);
+      for (int i = 0; i < kWords; ++i) words[b * kWords + i] = e.codes[i];
+      scales |= e.scale << (8 * b);
+    }
+#pragma unroll
+    for (int i = 0; i < kWords; ++i)
+      reinterpret_cast<uint4*>(to + i * kLaneVectorBytes)[lane] = {words[4 * i], words[4 * i + 1],
+                                                                   words[4 * i + 2], words[4 * i + 3]};
+    if (c == 0) *reinterpret_cast<uint32_t*>(to + token_scale_at(g, 0)) = scales;
   }
-#pragma unroll
-  for (int i = 0; i < kWords; ++i)
-    reinterpret_cast<uint4*>(to + i * kLaneVectorBytes)[lane] = {words[4 * i], words[4 * i + 1],
-                                                                 words[4 * i + 2], words[4 * i + 3]};
-  if (c == 0) *reinterpret_cast<uint32_t*>(to + token_scale_at(g, 0)) = scales;
 }
 
 // A CTA a row, a thread eight columns at a time: MXFP8.
@@ -86,15 +98,19 @@ __global__ void __launch_bounds__(kNormThreads) norm_expand_kernel(const Norm p,
   launch_dependents();
   const int r = blockIdx.x, eighths = p.hidden / 8;
   norm_row(p, p.row_map != nullptr ? p.row_map[r] : r, normed, scratch);
-  uint8_t* to = out.data + r / kGroup * group_bytes(p.hidden / kBlock);
+  const int64_t bytes = group_bytes(p.hidden / kBlock);
   // Lanes beyond the row keep the shuffles whole.
   for (int i = threadIdx.x; i < (eighths + 31) / 32 * 32; i += kNormThreads) {
     const int from = 2 * min(i, eighths - 1);
     const uint2 lo = half_words(normed[from], 1.0f, true), hi = half_words(normed[from + 1], 1.0f, true);
-    const Eighth e = quantize({lo.x, lo.y, hi.x, hi.y});
-    if (i >= eighths) continue;
-    *reinterpret_cast<uint2*>(to + token_bytes_at(r % kGroup, i / 4, i % 4)) = {e.codes[0], e.codes[1]};
-    if (i % 4 == 0) to[token_scale_at(r % kGroup, i / 4)] = static_cast<uint8_t>(e.scale);
+    uint4 values = {lo.x, lo.y, hi.x, hi.y};
+    for (int part = 0; part < out.parts; ++part) {
+      const Eighth e = quantize(values);
+      if (i >= eighths) continue;
+      uint8_t* to = out.data + (r / kGroup * out.parts + part) * bytes;
+      *reinterpret_cast<uint2*>(to + token_bytes_at(r % kGroup, i / 4, i % 4)) = {e.codes[0], e.codes[1]};
+      if (i % 4 == 0) to[token_scale_at(r % kGroup, i / 4)] = static_cast<uint8_t>(e.scale);
+    }
   }
 }
 

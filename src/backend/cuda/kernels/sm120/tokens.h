@@ -10,8 +10,8 @@
 namespace moesaic::cuda::sm120 {
 
 // Bytes of the buffer for so many tokens, of which `ends` work tiles have a count that is no multiple of 16.
-inline size_t token_buffer_bytes(size_t tokens, size_t ends, int cols) {
-  return (tokens + 15 * ends + kGroup - 1) / kGroup * group_bytes(cols / kBlock);
+inline size_t token_buffer_bytes(size_t tokens, size_t ends, int cols, int parts = 1) {
+  return (tokens + 15 * ends + kGroup - 1) / kGroup * parts * group_bytes(cols / kBlock);
 }
 
 // Gathers and quantises in one pass: token r is row rows[r] of x, or row r; x: [.., cols].

@@ -38,12 +38,13 @@ inline void __syncwarp() { moesaic::cuda::on_host::ThreadBlock::mine().meet_warp
 inline void __threadfence() {}
 inline void __threadfence_system() {}
 template <class T>
-T __shfl_sync(unsigned, T x, int lane) {
-  return moesaic::cuda::on_host::ThreadBlock::mine().exchange(x)[lane & 31];
+T __shfl_sync(unsigned, T x, int lane, int width = 32) {
+  const int first = moesaic::cuda::on_host::ThreadBlock::mine().lane() & -width;
+  return moesaic::cuda::on_host::ThreadBlock::mine().exchange(x)[first + (lane & (width - 1))];
 }
 template <class T>
-T __shfl_xor_sync(unsigned mask, T x, int bits) {
-  return __shfl_sync(mask, x, moesaic::cuda::on_host::ThreadBlock::mine().lane() ^ bits);
+T __shfl_xor_sync(unsigned mask, T x, int bits, int width = 32) {
+  return __shfl_sync(mask, x, moesaic::cuda::on_host::ThreadBlock::mine().lane() ^ bits, width);
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T x, int lanes) {

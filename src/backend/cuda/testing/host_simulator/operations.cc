@@ -11,7 +11,7 @@
 #include "backend/cuda/kernels/common/sample.h"
 #include "backend/cuda/kernels/sm120/gemm.h"
 #include "backend/cuda/kernels/sm120/load_tile.h"
-#include "backend/cuda/kernels/sm120/repack_quads.h"
+#include "backend/cuda/kernels/sm120/tile_code.h"
 #include "backend/cuda/kernels/sm90/attention.h"
 #include "backend/cuda/kernels/sm90/dense_decode.h"
 #include "backend/cuda/runtime/bandwidth.h"
@@ -150,16 +150,10 @@ Status dense_decode(const Matrix& w, const Norm& x, const Qkv& out, cudaStream_t
 namespace sm120 {
 
 bool emulates() { return true; }
-Status load_expert_tiles() { return absent("quads"); }
-Status load_dense_tiles() { return absent("quads"); }
-Status repack(const RepackParams&, cudaStream_t) { return absent("quads"); }
-Status expand(const __nv_bfloat16*, const int32_t*, const Tokens&, cudaStream_t) { return absent("quads"); }
-Status norm_expand(const Norm&, const Tokens&, cudaStream_t) { return absent("quads"); }
-Status gemm(const QuadWeights&, const Tokens&, Tile, const SwiGluMx&, cudaStream_t) {
-  return absent("quads");
-}
-Status gemm(const QuadWeights&, const Tokens&, Tile, const Store&, cudaStream_t) { return absent("quads"); }
-Status gemm(const QuadWeights&, const Tokens&, Tile, const Qkv&, cudaStream_t) { return absent("quads"); }
+Status load_expert_tiles() { return {}; }
+Status load_dense_tiles() { return {}; }
+Result<const void*> load_tile(const void* kernel, const std::string&, size_t) { return kernel; }
+std::string tile_name(Element, Tile, int, const std::string& epilogue) { return epilogue; }
 
 }  // namespace sm120
 

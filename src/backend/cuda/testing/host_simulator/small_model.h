@@ -31,20 +31,25 @@ class Model {
     std::string folder = {};
     KvFormat kv = KvFormat::kBf16;
     bool batch_invariant = false;
+    MoePath path = MoePath::kAuto;
+    std::optional<Format> dense = {};
+    Result<std::unique_ptr<Backend>> (*make)(const BackendOptions&) = create_cuda_backend;
   };
   explicit Model(int host_layers, int stream_rows = ExpertPlacement::kNever, int hot = 0,
                  const std::string& folder = {})
       : Model(Form{host_layers, stream_rows, hot, folder}) {}
   explicit Model(const Form& form) {
     on_host::captures().no_begin = true;  // launches run at once
-    auto made = create_cuda_backend({.threads = 2,
-                                     .kv = form.kv,
-                                     .max_rows = kMaxRows,
-                                     .batch_invariant = form.batch_invariant,
-                                     .tuning_folder = form.folder,
-                                     .tune = false,
-                                     .experts = {.stream_rows = form.stream_rows, .hot = form.hot},
-                                     .gpu_memory = 1e18});
+    auto made = form.make({.threads = 2,
+                           .dense = form.dense,
+                           .moe_path = form.path,
+                           .kv = form.kv,
+                           .max_rows = kMaxRows,
+                           .batch_invariant = form.batch_invariant,
+                           .tuning_folder = form.folder,
+                           .tune = false,
+                           .experts = {.stream_rows = form.stream_rows, .hot = form.hot},
+                           .gpu_memory = 1e18});
     EXPECT_EQ(made.status().message(), "");
     backend_ = std::move(made).value();
     load(form.host_layers);
@@ -54,7 +59,7 @@ class Model {
   void load(
       int host_layers, const std::function<void()>& before_cache = [] {}) {
     contexts_.clear(), rng_.seed(7);
-    backend_->host_placement()->place(host_layers);
+    if (HostPlacement* const placement = backend_->host_placement()) placement->place(host_layers);
     EXPECT_EQ(backend_->load(config_, weights_, {}).message(), "");
     before_cache();
     EXPECT_EQ(backend_->alloc_kv({.full_pages = kPages, .window_pages = kPages, .logit_rows = 8}).message(),

@@ -1,0 +1,1 @@
+#include "backend/cuda/kernels/sm120/repack_quads.cu"

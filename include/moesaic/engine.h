@@ -59,8 +59,8 @@ struct OpenOptions {
   std::string kv_dtype = "auto";  // K and V: auto (the device's own), bf16 or fp8 (cuda and reference)
   std::string tokenizer = {};     // a tokenizer.json or .tiktoken file instead of the model's own
   // MXFP4 experts: auto (from 16-bit activations on cuda), w4a8 (from MXFP8 ones, for which SM120 has an
-  // instruction, on any device), w4a8x2 (from two MXFP8 values each, exact for BF16) or fp8 (Ada, Hopper: prompts and large batches from E4M3 activations, faster
-  // and less exact).
+  // instruction, on any device), w4a8x2 (from two MXFP8 values each, exact for BF16) or fp8 (Ada, Hopper:
+  // prompts and large batches from E4M3 activations, faster and less exact).
   std::string moe_path = "auto";
   // cpu: how weights are asked for ahead of their use: auto (measured when the model is loaded, and kept),
   // none, or t0, t1 or nta and a distance in bytes: t0:1024.

@@ -170,16 +170,15 @@ Status run_projection(const PlanOptions& o) {
 // The experts' kernels of a GPU that is not here, by the fit of their times.
 Status run_estimate(const PlanOptions& o) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model(o.model));
-  const bool w4a8 = o.model.moe_path.starts_with("w4a8"), fp8 = o.model.moe_path == "fp8",
-             h200 = o.device_model == kH200;
+  ASSIGN_OR_RETURN(const MoePath path, moe_path(o.model.moe_path));
+  const bool w4a8 = is_w4a8(path), fp8 = path == MoePath::kFp8, h200 = o.device_model == kH200;
   const DeviceModel& sm120 = *find_device_model(kW4A8Device);
   const Ceiling ceiling = h200 ? Ceiling{kH200BytesPerSecond, (fp8 ? 2 : 1) * kH200FlopsPerSecond}
                                : Ceiling{sm120.bytes_per_second, sm120.fp8_flops};
   const bool slabs =
       is_mxfp4(checkpoint.weights.layers[0].gate.first.format) && slabs_take(shape_of(checkpoint, 1));
   if (fp8 && !slabs) return usage(invalid("--moe-path fp8: only for experts of gpt-oss's sizes in MXFP4"));
-  const auto configs =
-      w4a8 ? w4a8_configs(o.model.moe_path == "w4a8x2" ? 2 : 1, h200) : sm90_configs(slabs, fp8);
+  const auto configs = w4a8 ? w4a8_configs(mxfp8_parts(path), h200) : sm90_configs(slabs, fp8);
   fmt::print("{} on an NVIDIA {} as its data sheet has it; nothing was measured\n\n", o.model.model,
              h200 ? "H200" : sm120.label);
   for (const int tokens : o.tokens)
@@ -200,10 +199,10 @@ Status run_unmeasured(const PlanOptions& o) {
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model(o.model));
     return print_ranks(checkpoint, o.model.tp, true);
   }
-  if (o.model.moe_path == "fp8" && o.device_model != kH200)
+  ASSIGN_OR_RETURN(const MoePath path, moe_path(o.model.moe_path));
+  if (path == MoePath::kFp8 && o.device_model != kH200)
     return usage(invalid("--moe-path fp8: of these GPUs Hopper alone has it; use --device-model {}", kH200));
-  const bool fitted =
-      o.device_model == kH200 || (o.device_model == kW4A8Device && o.model.moe_path.starts_with("w4a8"));
+  const bool fitted = o.device_model == kH200 || (o.device_model == kW4A8Device && is_w4a8(path));
   return fitted ? run_estimate(o) : run_projection(o);
 }
 

@@ -178,7 +178,8 @@ constexpr double kKlBound = 1e-3;
 // Int8 activations carry noise of about half a percent (docs/design/numerics.md), 16-bit ones less. Where two
 // experts' router logits tie within it, the other expert is taken and that position lands elsewhere, in these
 // unsmooth random models by 0.01 to 0.3. Every other position keeps the bound, and each lost choice was a
-// tie: its margin is within the noise that a few layers add up to, 0.01 to 0.03 by the instruction set.
+// tie: its margin is within the noise that a few layers add up to. It is 0.026 at most with int8 activations,
+// in scalar code and AVX2's alike.
 TEST_P(ModelGolden, DevicesStayNearTheReference) {
   for (const char* device : devices()) {
     if (std::string_view(device) == "reference") continue;
@@ -192,7 +193,7 @@ TEST_P(ModelGolden, DevicesStayNearTheReference) {
     EXPECT_LT(mean(d.same), kKlBound / 3);
     EXPECT_LT(std::ranges::max(d.same), 3 * kKlBound);
     EXPECT_LT(d.other.size(), 30);
-    EXPECT_LT(d.largest_margin, 0.04);
+    EXPECT_LT(d.largest_margin, 0.03);
   }
 }
 

@@ -16,7 +16,7 @@ void on_interrupt(int) {
   sigaction(SIGINT, &before, nullptr);
 }
 
-// Ctrl-C and Ctrl-\, kill, a closed terminal, and limits on files and time (ulimit -f and -t).
+// Ctrl-C and Ctrl-\, kill, a closed terminal, and a limit on time (ulimit -t).
 constexpr std::array kEnding = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGXCPU};
 std::array<struct sigaction, kEnding.size()> ending_before;
 std::vector<std::string> doomed;  // does not change while a handler may read it

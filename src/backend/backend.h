@@ -49,7 +49,7 @@ enum class MoePath { kAuto, kW4A8, kW4A8x2, kFp8 };
 inline bool is_w4a8(MoePath path) { return path == MoePath::kW4A8 || path == MoePath::kW4A8x2; }
 inline int mxfp8_parts(MoePath path) { return path == MoePath::kW4A8x2 ? 2 : 1; }
 // From the names on the command line: keep (nothing) or a FormatInfo::option; auto, bf16, fp8; auto, w4a8,
-// fp8.
+// w4a8x2, fp8.
 Result<std::optional<Format>> dense_format(std::string_view name);
 Result<KvFormat> kv_format(std::string_view name);
 Result<MoePath> moe_path(std::string_view name);

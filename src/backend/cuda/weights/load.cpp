@@ -217,7 +217,7 @@ Status check_rank(const ModelConfig& c, const Paths& paths, const RankPlace& ran
   if (rank.alone()) return {};
   if (paths.w4a8 || paths.dense_mx)
     return error(StatusCode::kUnsupported,
-                 "cuda: MoE path w4a8 has one rank; use --moe-path auto, or --tp 1");
+                 "cuda: --moe-path w4a8 and w4a8x2 have one rank; use --moe-path auto, or --tp 1");
   if (c.layers < 2 || c.layers > kMostRankLayers)
     return error(StatusCode::kUnsupported, "cuda: a model of {} layers has one rank; use --tp 1", c.layers);
   return {};

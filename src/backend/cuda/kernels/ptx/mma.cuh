@@ -1,4 +1,4 @@
-// d += a b on a warp, F32 sums: m16n8k16 of F16 or BF16, m16n8k32 of E5M2 or E4M3 and E4M3.
+// d += a b on a warp, F32 sums: m16n8k16 of F16 or BF16, m16n8k32 of E5M2 or E4M3 times E4M3.
 #pragma once
 
 #include <cstdint>

@@ -72,7 +72,8 @@ __device__ inline float swiglu_of(const SwiGluMx& e, const TileSums& t, int toke
                 e.offset);
 }
 
-// The block of a token's part, quantised, of which v keeps what rounding leaves; real: there is such a token.
+// The block of a token's part, quantised; v becomes the error of the rounding, which is the next part's
+// value. real: there is such a token.
 __device__ inline void put_block(const SwiGluMx& e, float (&v)[2], int g, int group, int block, bool real) {
   const int lane = threadIdx.x % 16;
   uint32_t largest = max(magnitude_bits(v[0]), magnitude_bits(v[1]));

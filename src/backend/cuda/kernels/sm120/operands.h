@@ -7,7 +7,7 @@
 namespace moesaic::cuda::sm120 {
 
 inline constexpr int kSlices = 4;
-inline constexpr int kMostParts = 2;  // a token's parts, below
+inline constexpr int kMostParts = 2;  // Tokens::parts is at most so many
 
 // MXFP8 activations, or room for them. A work tile's permuted rows are the tokens work_tile.start ..
 // work_tile.start + work_tile.count - 1, of which the first begins a group; a group is group_bytes(cols / 32)
@@ -27,8 +27,8 @@ struct Tokens {
   int parts = 1;
 };
 // Rows in the order of RowOrder::kPairs (matrix.h): a = gate sigmoid(alpha gate) (up + offset), gate clamped
-// from above, up from both sides, as tokens of the second product, numbered as in the first and
-// of as many parts.
+// from above, up from both sides, as tokens of the second product, numbered as in the first
+// and of as many parts.
 struct SwiGluMx {
   uint8_t* out = nullptr;
   int intermediate = 0;

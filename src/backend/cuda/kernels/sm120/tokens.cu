@@ -24,7 +24,7 @@ struct Eighth {
   uint32_t codes[kWords] = {};
   uint32_t scale = 0;
 };
-// Leaves in bf16 what rounding leaves of it, the next part's: exact, as it has no bit that bf16 has not.
+// bf16 becomes the error of the rounding, which is the next part's value; BF16 holds it exactly.
 __device__ Eighth quantize(uint4& bf16) {
   uint32_t words[4] = {bf16.x, bf16.y, bf16.z, bf16.w};
   float v[8];

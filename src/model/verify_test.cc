@@ -164,6 +164,19 @@ TEST(Verify, TheCpuPasses) {
   EXPECT_GE(run, 2);  // the scalar kernels run everywhere
 }
 
+// Ranks have models of two layers. AMX rounds the first layer's activations to BF16, and then the second
+// layer's router may choose the other one of two experts that are nearly as good: no fault.
+TEST(Verify, RanksPassWithActivationsInBf16) {
+  for (const char* isa : {"auto", "amx_emulated"}) {
+    const BackendFactory factory = [&] { return create_backend("cpu", {.tp = 2, .threads = 2, .isa = isa}); };
+    if (!factory().ok()) continue;
+    const auto cases = verify_ops(factory, {.quick = true, .ranks = 2});
+    ASSERT_TRUE(cases.ok()) << cases.status().message();
+    for (const VerifyCase& c : cases.value())
+      EXPECT_TRUE(c.ok) << isa << " " << c.op << " " << c.shape << ": " << c.error << " > " << c.tolerance;
+  }
+}
+
 // Each of these small faults must be seen in its op, and the other op must stay clean.
 TEST(Verify, SeesFaultsInAttention) {
   const Faulty::Fault faults[] = {

@@ -1,15 +1,17 @@
 #!/bin/bash
 # make test: every stage of the tests, each with its time and its result; what cannot run here is named with the
-# reason. Stages run in two lanes at once, so that one computes while the other's tests wait or its last file compiles. The
-# output of the release build's ctest comes last, so that its summary closes the whole. Logs: build/logs/.
+# reason. Two groups of stages run at once, so that one computes while the other's tests wait or its last file compiles; the
+# next group begins where one ends. The output of the release build's ctest comes last, so that its summary closes the whole.
+# Logs: build/logs/.
 #   tools/check_all.sh [STAGE...]     stages: build ctest asan fuzz format tidy aarch64 tsan
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-readonly lanes=("build ctest asan fuzz" "format tidy aarch64 tsan")
+readonly groups=("build ctest" "format tidy" "asan fuzz" "aarch64" "tsan")  # a stage needs those before it in its group
+readonly at_once=2
 readonly logs=build/logs
 readonly skipped=77  # the exit status by which a stage says that it cannot run here
-readonly wanted=" ${*:-${lanes[*]}} "
+readonly wanted=" ${*:-${groups[*]}} "
 mkdir -p $logs
 rm -f $logs/failed
 
@@ -32,14 +34,15 @@ run_stage() {
 }
 
 for stage in $wanted; do
-  [[ " ${lanes[*]} " == *" $stage "* ]] || { echo "no stage '$stage': ${lanes[*]}" >&2; exit 2; }
+  [[ " ${groups[*]} " == *" $stage "* ]] || { echo "no stage '$stage': ${groups[*]}" >&2; exit 2; }
 done
 rm -f $logs/ctest.log
-# Both lanes configure with it.
+# Two groups configure with it.
 if [[ $wanted == *" build "* || $wanted == *" tidy "* ]]; then tools/setup_python.sh || true; fi
-trap 'trap - INT TERM; kill 0' INT TERM  # lanes in the background do not hear of Ctrl-C
-for lane in "${lanes[@]}"; do
-  for stage in $lane; do
+trap 'trap - INT TERM; kill 0' INT TERM  # groups in the background do not hear of Ctrl-C
+for group in "${groups[@]}"; do
+  if (($(jobs -rp | wc -l) == at_once)); then wait -n; fi
+  for stage in $group; do
     if [[ $wanted == *" $stage "* ]]; then run_stage "$stage"; fi
   done &
 done

@@ -77,6 +77,10 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
                 "cuda: use the portable kernels for attention and dense products; slower on Hopper")
       ->group(kRareOptions);
   command
+      .add_flag("!--no-wgmma", wgmma,
+                "cuda: leave out Hopper's kernels for many rows, as on compute capability 10.x; slower")
+      ->group(kRareOptions);
+  command
       .add_flag("!--no-early-launch", early_launch,
                 "cuda: kernels start only when those before them have ended (also MOESAIC_PDL=0); slower")
       ->group(kRareOptions);
@@ -166,6 +170,7 @@ Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows, in
                                   .dense = dense,
                                   .moe_path = path,
                                   .portable = options.portable,
+                                  .wgmma = options.wgmma,
                                   .kv = kv,
                                   .max_rows = max_rows,
                                   .least_rows = least_rows,

@@ -28,7 +28,7 @@ struct ModelOptions {
   std::string tuning_folder = cache_folder();
   std::vector<std::string> lora;
   int threads = 0, tp = 1;
-  bool batch_invariant = false, portable = false, tune = true, early_launch = true;
+  bool batch_invariant = false, portable = false, wgmma = true, tune = true, early_launch = true;
   // For --tp auto: the tokens of context that the command will ask for, or 0, and why it needs one rank.
   int context = 0;
   std::string one_rank;

@@ -116,6 +116,31 @@ function(moesaic_those_from_90 out)
   set(${out} "${some}" PARENT_SCOPE)
 endfunction()
 
+# moesaic_hopper_architectures(FEW_ROWS WGMMA VERSION LIST...): those for kernels/sm90/, with this version of nvcc. Kernels for few
+# rows need what 9.0, 10.x and 11.x have, wgmma is 9.0's alone. PTX that never runs, where there is none. Code for a family (100f,
+# from CUDA 12.9 on) or a chip has the instruction that moves registers between warps, which plain code lacks.
+function(moesaic_hopper_architectures few_rows wgmma version)
+  set(some ${ARGN})
+  list(FILTER some INCLUDE REGEX "^(90|1[01][0-9])")
+  set(specific f)
+  if(version VERSION_LESS 12.9)
+    set(specific a)
+  endif()
+  list(TRANSFORM some REPLACE "^(1[01][0-9])(-real)?$" "\\1${specific}-real")
+  set(hopper ${some})
+  list(FILTER hopper INCLUDE REGEX "^90a")
+  if(NOT some)
+    set(some 90a-virtual)
+  endif()
+  if(NOT hopper AND "${some}" MATCHES "(^|;)90(-|;|$)")
+    set(hopper 90a-real)
+  elseif(NOT hopper)
+    set(hopper 90a-virtual)
+  endif()
+  set(${few_rows} "${some}" PARENT_SCOPE)
+  set(${wgmma} "${hopper}" PARENT_SCOPE)
+endfunction()
+
 # moesaic_gpu_architectures(OUT NVCC TEXT): code for the GPUs whose compute capabilities nvidia-smi prints, one a line, as far
 # as the list NVCC has them.
 function(moesaic_gpu_architectures out nvcc text)

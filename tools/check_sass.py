@@ -37,14 +37,17 @@ def common(copies, *fp8, fp8_mma=()):
 NATIVE, WIDENED = (r"QMMA\.16832\.F32\.E5M2\.E4M3", r"LDGSTS"), (r"HMMA\.16816\.F32", r"LDGSTS")
 CP_ASYNC, BULK, E4M3 = r"LDGSTS\.E\.BYPASS\.128", r"UBLKCP", r"F2FP\.F16\.E4M3\.UNPACK_B"
 EARLY = {r"\d(gemm|attention|dense_decode|moe_decode|block_scaled)_\w*kernel": (r"ACQBULK",)}  # griddepcontrol.wait
-HOPPER = {
+FEW_ROWS = {
     r"attention_decode_kernel": (r"HMMA\.16816\.F32", BULK, r"UCGABAR_ARV"),
-    r"attention_prefill_kernel": (r"HGMMA\.64x128x16\.F32\.BF16", BULK),
     r"dense_decode_kernel": (r"HMMA\.16816\.F32", BULK, r"UCGABAR_ARV"),
     r"gemm_split_k_kernel": (r"HMMA\.16816\.F32", BULK),
+    r"gemm_split_k_kernelILb0E": (r"USETMAXREG",),
+    r"moe_decode_kernel": (r"HMMA\.16816\.F32", BULK),
+}
+HOPPER = FEW_ROWS | {
+    r"attention_prefill_kernel": (r"HGMMA\.64x128x16\.F32\.BF16", BULK),
     r"gemm_wgmma_kernel": (r"[HQ]GMMA\.64x", BULK, r"LDGSTS\.E\.BYPASS\.128"),
     r"gemm_wgmma_kernel\w+Fp8SlabWeights": (r"QGMMA\.64x\d+x32\.F32\.E5M2\.E4M3",),
-    r"moe_decode_kernel": (r"HMMA\.16816\.F32", BULK),
 }
 # For each family of code: sm_12 is all of 12.x, whose common kernels and tiles are compiled apart.
 FAMILIES = {
@@ -53,8 +56,8 @@ FAMILIES = {
     "sm_87": common(CP_ASYNC),
     "sm_89": common(CP_ASYNC, E4M3, fp8_mma=NATIVE),
     "sm_90": common(BULK, E4M3, fp8_mma=WIDENED) | EARLY | HOPPER,
-    "sm_100": common(BULK, E4M3, fp8_mma=WIDENED) | EARLY,
-    "sm_103": common(BULK, E4M3, fp8_mma=WIDENED) | EARLY,
+    "sm_100": common(BULK, E4M3, fp8_mma=WIDENED) | EARLY | FEW_ROWS,
+    "sm_103": common(BULK, E4M3, fp8_mma=WIDENED) | EARLY | FEW_ROWS,
     "sm_12": common(BULK, E4M3, fp8_mma=NATIVE) | EARLY | {r"block_scaled_(small|large)_m_kernel": (r"QMMA\.SF\.16832", BULK)},
 }
 # Kernels that may use local memory: in which families (a pattern), bytes of stack, accesses in a loop that multiplies matrices,
@@ -76,7 +79,9 @@ LOCAL = [
     (AMPERE, r"attention_portable_kernel\w+OwnPagesILi128ELb1", 80, 6, HEAD_128),
     ("sm_90", r"attention_portable_kernel\w+OwnPagesILi128ELb1", 88, 9, HEAD_128),
     ("sm_90", r"attention_prefill_kernelILi128E", 112, 53, HEAD_128),
-    ("sm_90", r"gemm_split_k_kernelILb0E", 8, 0, "96 registers of 640 threads at the start"),
+    (r"sm_90|sm_10\d", r"gemm_split_k_kernelILb0E", 8, 0, "96 registers of 640 threads at the start"),
+    (r"sm_10\d", r"gemm_split_k_kernelILb1E", 32, 4, "128 registers of 512 threads"),
+    (r"sm_10\d", r"dense_decode_kernelINS0_(11Mxfp8|8Q8)SourceELi1ENS0_3Qkv", 8, 0, "all registers of a CTA's threads"),
     ("sm_90", r"gemm_wgmma_kernel\w+SlabWeights\w+WgmmaSwiGlu", 96, 0, "the addresses of other ranks are indexed"),
     ("sm_90", r"gemm_wgmma_kernel\w+(Plain|Byte)Weights\w+Li192E", 72, 0, "96 sums of 160 registers"),
     (r"sm_90|sm_10\d", r"block_scaled_(small|large)_m_kernel", 88, 42, EMULATED),

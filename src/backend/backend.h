@@ -104,9 +104,11 @@ struct BackendOptions {
   std::string system_root;
   std::optional<Format> dense;  // the format of projections and lm_head in memory; nothing: as stored
   MoePath moe_path = MoePath::kAuto;
-  // cuda: only kernels that every device has (attention and dense products by mma.sync): the default on
-  // devices other than Hopper. Batch-invariant.
+  // cuda: only kernels that every device has (attention and dense products by mma.sync): the default before
+  // Hopper and on 12.x. Batch-invariant.
   bool portable = false;
+  // cuda: false leaves wgmma out, as on devices of 10.x, which have the other kernels of Hopper.
+  bool wgmma = true;
   KvFormat kv = KvFormat::kOwn;  // cpu: its own only
   int max_rows = 2048;  // rows of the largest batch; 0: what prefill needs for full speed, or least_rows
   int least_rows = 1;

@@ -37,6 +37,11 @@ constexpr MoeKernelConfig kSlabConfigs[] = {
     {"wgmma 64", MoeKernel::kWgmma, 9, 0, 64, 16, 26e-6, 2.5e12, 300e12},
     {"wgmma 128", MoeKernel::kWgmma, 9, 0, 128, 16, 36e-6, 2.58e12, 440e12},
 };
+// Without wgmma: any number of rows by tiles of 16. The figures are the H200's.
+constexpr MoeKernelConfig kMmaSlabConfigs[] = {
+    kSlabConfigs[0],
+    {"split-k 16", MoeKernel::kSplitK, 9, 0, 16, 8, 16e-6, 3.7e12, 160e12},
+};
 // Few rows stay in F16.
 constexpr MoeKernelConfig kFp8SlabConfigs[] = {
     kSlabConfigs[0],
@@ -112,8 +117,9 @@ bool slabs_take(const MoeShape& s) {
   return s.hidden == 2880 && s.intermediate == 2880 && s.top_k == 4 && s.experts < 255;
 }
 
-std::span<const MoeKernelConfig> sm90_configs(bool slabs, bool fp8) {
+std::span<const MoeKernelConfig> sm90_configs(bool slabs, bool fp8, bool wgmma) {
   using Configs = std::span<const MoeKernelConfig>;
+  if (slabs && !wgmma) return kMmaSlabConfigs;
   if (fp8) return slabs ? Configs(kFp8SlabConfigs) : Configs(kFp8GemmConfigs);
   return slabs ? Configs(kSlabConfigs) : Configs(kGemmConfigs);
 }

@@ -64,9 +64,9 @@ std::vector<RankedConfig> rank_configs(const MoeShape& shape, std::span<const Mo
 const MoeKernelConfig* choose_config(const MoeShape& shape, std::span<const MoeKernelConfig> configs,
                                      std::string_view measured = {});
 
-// The kernels for Hopper: those for experts in slabs (layout/slab_layout.h); and those for all others, which
-// other devices have, too. fp8: the ones that take many rows in E4M3.
-std::span<const MoeKernelConfig> sm90_configs(bool slabs, bool fp8 = false);
+// The kernels for experts in slabs (layout/slab_layout.h), of devices with wgmma or without; and those for
+// all others, which every device has. fp8: the ones that take many rows in E4M3.
+std::span<const MoeKernelConfig> sm90_configs(bool slabs, bool fp8 = false, bool wgmma = true);
 // True if experts of these sizes can stand in slabs: those that kernels/sm90/moe_decode is written for.
 bool slabs_take(const MoeShape& shape);
 

@@ -76,7 +76,10 @@ std::vector<std::string> CudaBackend::describe() const {
   return {
       fmt::format("CUDA          driver for {}, program of {}", version_text(driver), version_text(runtime)),
       fmt::format("features      {}; {} multiprocessors", cuda::describe(target_.features), processors),
-      fmt::format("kernels       {}{}; early launch {}", target_.portable ? "for every GPU" : "Hopper's",
+      fmt::format("kernels       {}{}; early launch {}",
+                  target_.portable                ? "for every GPU"
+                  : target_.features.have(kWgmma) ? "Hopper's"
+                                                  : "Hopper's for few rows",
                   target_.batch_invariant ? ", batch-invariant" : "", early_launches() ? "on" : "off")};
 }
 
@@ -315,6 +318,7 @@ Status CudaBackend::find_ranks() {
 std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
   const size_t rows = options_.max_rows;
   const int widest = std::max(config.hidden, config.q_size());
+  const bool portable_prompts = target_.portable || !target_.features.have(kWgmma);
   return {
       {&x_, rows * config.hidden * 4},
       {&normed_, rows * config.hidden * 2},
@@ -324,7 +328,7 @@ std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
       {&attended_part_, options_.rank.alone() ? 0 : rows * config.q_size() * 2},
       {&rotation_, rows * config.head_dim / 2 * sizeof(float2)},
       {&fault_, sizeof(int)},
-      {&spans_, target_.portable ? (kMostSpanGroups + kSpanFloats) * sizeof(float) : 0},
+      {&spans_, portable_prompts ? (kMostSpanGroups + kSpanFloats) * sizeof(float) : 0},
   };
 }
 

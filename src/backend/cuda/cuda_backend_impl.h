@@ -192,7 +192,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
 
   // The arena, for max_rows rows.
   DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, fault_;
-  DeviceBuffer spans_;  // SpanScratch's arrivals, then what spans leave; empty unless target_.portable
+  DeviceBuffer spans_;  // SpanScratch's arrivals, then what spans leave; empty with Hopper's prompt kernels
   DeviceBuffer attended_part_;  // for a rank: its heads' [max_rows, q_size]
   OfRanks<float> x_of_, logits_of_;
   OfRanks<uint32_t> attended_of_;

@@ -40,6 +40,7 @@ inline constexpr int kSlabRows = 8;  // most rows of the kernel for few rows (Ex
 // The layouts of the model's weights in memory, which decide the kernels of its products.
 struct Paths {
   bool slabs = false;             // the experts are slabs: they have gpt-oss's own sizes
+  bool wgmma = false;             // the device has it, for many rows of slabs
   bool fp8 = false;               // many rows of experts are taken in E4M3
   bool w4a8 = false;              // the experts are Kind::kMxfp4Quads
   int parts = 1;                  // MXFP8 values of an activation that meets quads

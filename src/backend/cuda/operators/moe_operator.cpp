@@ -56,6 +56,7 @@ Status CudaMoeOperator::choose_layout() {
   ASSIGN_OR_RETURN(const ExpertsConfig* const config, select(shape, target));
   layout_ = slab_layout_of(options_.device, 0);
   slabs_ = config->layout == ExpertsLayout::kSlabs && prepare_slabs(layout_);
+  wgmma_ = features.have(kWgmma);
   w4a8_ = config->layout == ExpertsLayout::kQuads;
   if (!w4a8_) return {};
   RETURN_IF_ERROR(load_quad_kernels(true, false));

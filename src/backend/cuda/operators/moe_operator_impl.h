@@ -64,7 +64,7 @@ class CudaMoeOperator final : public MoeOperator {
   mutable std::mutex mutex_;                                        // guards chosen_
   mutable std::unordered_map<int, const MoeKernelConfig*> chosen_;  // by rows
   MoeOperatorOptions options_;
-  bool slabs_ = false, w4a8_ = false, emulated_ = false;
+  bool slabs_ = false, wgmma_ = false, w4a8_ = false, emulated_ = false;
   slabs::SlabLayout layout_;
   Matrix gate_up_, down_;
   DeviceBuffer fc1_slabs_, fc2_slabs_, gate_bias_, up_bias_, down_bias_, ones_, faults_;

@@ -21,6 +21,7 @@ LayerExperts CudaMoeOperator::experts() const {
           .intermediate = options_.intermediate,
           .activation = {.alpha = options_.alpha, .limit = options_.limit, .offset = options_.offset},
           .slabs = slabs_,
+          .wgmma = wgmma_,
           .w4a8 = w4a8_,
           .emulated = emulated_,
           .layout = layout_,
@@ -37,7 +38,7 @@ LayerExperts CudaMoeOperator::experts() const {
 // is slower for few rows but takes them, does its work.
 bool CudaMoeOperator::usable(const MoeKernelConfig& config, int rows) const {
   if (options_.experts >= options_.top_k) return takes(config, rows);
-  if (config.kernel == MoeKernel::kSplitK) return rows <= config.most_tokens;
+  if (config.kernel == MoeKernel::kSplitK) return takes(config, std::max(rows, config.least_tokens));
   return config.kernel != MoeKernel::kDecode && takes(config, rows);
 }
 

@@ -194,7 +194,7 @@ MoeShape shape_of(const LayerExperts& e, int rows) {
 }
 
 std::span<const MoeKernelConfig> configs_of(const LayerExperts& e) {
-  return e.w4a8 ? w4a8_configs(e.parts, e.emulated) : sm90_configs(e.slabs, e.fp8);
+  return e.w4a8 ? w4a8_configs(e.parts, e.emulated) : sm90_configs(e.slabs, e.fp8, e.wgmma);
 }
 
 size_t moe_scratch_bytes(int experts, int top_k, int hidden, int intermediate, int rows) {

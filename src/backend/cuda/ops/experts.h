@@ -22,6 +22,7 @@ struct LayerExperts {
   int experts = 0, top_k = 0, hidden = 0, intermediate = 0;
   Activation activation;
   bool slabs = false;     // layout/slab_layout.h; else matrices
+  bool wgmma = false;     // the device has it, for many rows of slabs
   bool fp8 = false;       // many rows are taken in E4M3
   bool w4a8 = false;      // quads, through kernels/sm120/
   int parts = 1;          // MXFP8 values of an activation that meets quads

@@ -29,6 +29,7 @@ LayerExperts experts_of(const LoadedModel& model, int index) {
           .activation = {.alpha = static_cast<float>(c.swiglu_alpha),
                          .limit = static_cast<float>(c.swiglu_limit)},
           .slabs = model.slabs,
+          .wgmma = model.wgmma,
           .fp8 = model.fp8,
           .w4a8 = model.w4a8,
           .parts = model.parts,

@@ -19,7 +19,7 @@ constexpr LinearConfig dense_decode(std::string_view name, int least, int most, 
           .least_tokens = least,
           .most_tokens = most,
           .takes = in_wide_tiles,
-          .needs = kWgmma,
+          .needs = kFewRowKernels,
           .invariant = false,
           .most_normed_tokens = normed,
           .most_normed_cols = normed > 0 ? sm90::kMostNormedCols : 0,
@@ -74,7 +74,7 @@ constexpr AttentionConfig kAttentionConfigs[] = {
     {.name = "attention_decode",
      .kernel = AttentionKernel::kDecode,
      .decode = true,
-     .needs = kWgmma | kClusters,
+     .needs = kFewRowKernels,
      .invariant = false},
     {.name = "attention_prefill", .kernel = AttentionKernel::kPrefill, .needs = kWgmma},
     {.name = "attention_portable", .kernel = AttentionKernel::kPortable, .portable = true},
@@ -84,7 +84,7 @@ constexpr ExpertsConfig kExpertsConfigs[] = {
     {.name = "quads", .layout = ExpertsLayout::kQuads, .path = MoePath::kW4A8, .needs = kBulkCopies},
     {.name = "slabs",
      .layout = ExpertsLayout::kSlabs,
-     .needs = kWgmma,
+     .needs = kFewRowKernels,
      .invariant = false,
      .gpt_oss_swiglu = true,
      .gpt_oss_sizes = true},
@@ -144,7 +144,7 @@ bool fuses(const LinearConfig& c, const LinearShape& s) {
          s.tokens <= c.most_normed_tokens && s.cols <= c.most_normed_cols;
 }
 bool takes(const AttentionConfig& c, const AttentionShape& s, const Target& target) {
-  return c.decode == s.decode && target.features.have(c.needs) && c.portable == target.portable &&
+  return c.decode == s.decode && target.features.have(c.needs) && (c.portable || !target.portable) &&
          (c.invariant || !target.batch_invariant);
 }
 bool takes(const ExpertsConfig& c, const ExpertsShape& s, const Target& target) {
@@ -168,8 +168,10 @@ std::string device_of(const Target& t) {
 }  // namespace
 
 Target target_of(const Features& features, const BackendOptions& options) {
-  const bool portable = options.portable || !features.have(kWgmma);
-  return {.features = features,
+  const bool portable = options.portable || !features.have(kFewRowKernels);
+  Features some = features;
+  if (!options.wgmma) some.has &= ~unsigned{kWgmma};
+  return {.features = some,
           .portable = portable,
           .batch_invariant = options.batch_invariant || portable,
           .moe_path = options.moe_path};

@@ -21,8 +21,8 @@ struct Target {
   bool batch_invariant = false;  // one order of sums for all batches
   MoePath moe_path = MoePath::kAuto;
 };
-// A device as options have it. Devices without kernels/sm90/ are portable, and so batch-invariant: what
-// splits small batches is Hopper's.
+// A device as options have it. Devices that cannot run the kernels for few rows in kernels/sm90/ are
+// portable, and so batch-invariant: those kernels split small batches.
 Target target_of(const Features& features, const BackendOptions& options);
 // An error in one line where the device, `name`, has no kernels for the path that options ask for.
 Status check_moe_path(const Features& features, const BackendOptions& options, std::string_view name);
@@ -84,7 +84,7 @@ struct AttentionConfig {
   AttentionKernel kernel = AttentionKernel::kPortable;
   bool decode = false;
   unsigned needs = 0;
-  bool portable = false, invariant = true;
+  bool portable = false, invariant = true;  // portable: every device has it
 };
 Result<const AttentionConfig*> select(const AttentionShape& shape, const Target& target);
 

@@ -70,6 +70,22 @@ TEST(SelectLinear, OnHopper) {
     expect_ranges(hopper, kind, 2880, kBlockScaledRanges);
 }
 
+// Hopper's kernels for few rows, mma.sync for more: 10.x, and Hopper as if it were one.
+TEST(SelectLinear, WithoutWgmma) {
+  for (const Target& target : {device(10, 0), device(10, 3), device(11, 0), device(9, 0, {.wgmma = false})}) {
+    for (const Kind kind : {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8}) {
+      for (const int cols : {96, 2880, 4096})
+        expect_ranges(target, kind, cols,
+                      {{8, "dense_decode 8"},
+                       {16, "dense_decode 16"},
+                       {32, "dense_decode 32"},
+                       {64, "large-M 64"},
+                       {kMostTokens, "large-M 128"}});
+    }
+    expect_ranges(target, Kind::kMxfp4, 2880, kMmaRanges);
+  }
+}
+
 // More columns than shared memory takes: wgmma, and mma.sync for up to 8 tokens.
 TEST(SelectLinear, WhereSharedMemoryEnds) {
   const auto name = [](int tokens, int64_t cols) {
@@ -84,9 +100,10 @@ TEST(SelectLinear, WhereSharedMemoryEnds) {
 TEST(SelectLinear, ElsewhereAndBatchInvariant) {
   const Target targets[] = {device(8, 0),
                             device(8, 9),
-                            device(10, 0),
                             device(12, 0),
                             device(12, 1),
+                            device(10, 0, {.batch_invariant = true}),
+                            device(10, 0, {.portable = true}),
                             device(9, 0, {.portable = true}),
                             device(9, 0, {.batch_invariant = true})};
   for (const Target& target : targets) {
@@ -164,8 +181,12 @@ TEST(SelectAttention, ByDevice) {
   EXPECT_EQ(name(false, device(9, 0)), "attention_prefill");
   EXPECT_EQ(name(false, device(9, 0, {.batch_invariant = true})), "attention_prefill");
   EXPECT_EQ(name(true, device(9, 0, {.batch_invariant = true})), "error");
-  for (const Target& target : {device(8, 0), device(8, 6), device(9, 0, {.portable = true}), device(10, 0),
-                               device(12, 0), device(12, 1)}) {
+  for (const Target& target : {device(10, 0), device(10, 3), device(9, 0, {.wgmma = false})}) {
+    EXPECT_EQ(name(true, target), "attention_decode");
+    EXPECT_EQ(name(false, target), "attention_portable");
+  }
+  for (const Target& target : {device(8, 0), device(8, 6), device(9, 0, {.portable = true}),
+                               device(10, 0, {.batch_invariant = true}), device(12, 0), device(12, 1)}) {
     EXPECT_EQ(name(false, target), "attention_portable");
     EXPECT_EQ(name(true, target), "error");  // a step's single rows are tiles there
   }
@@ -196,7 +217,10 @@ TEST(SelectExperts, ByModelAndDevice) {
   for (const int minor : {0, 6, 7})
     EXPECT_EQ(name(oss, device(8, minor, {.moe_path = MoePath::kFp8})), "weight tiles");
   for (const int minor : {0, 6, 9}) EXPECT_EQ(name(oss, device(8, minor)), "weight tiles");
-  EXPECT_EQ(name(oss, device(10, 0)), "weight tiles");
+  EXPECT_EQ(name(oss, device(10, 0)), "slabs");
+  EXPECT_EQ(name(oss, device(9, 0, {.wgmma = false})), "slabs");
+  EXPECT_EQ(name(oss, device(9, 0, {.moe_path = MoePath::kFp8, .wgmma = false})), "weight tiles");
+  EXPECT_EQ(name(oss, device(10, 0, {.batch_invariant = true})), "weight tiles");
   for (const int minor : {0, 1}) {
     EXPECT_EQ(name(oss, device(12, minor)), "weight tiles");
     for (const MoePath path : {MoePath::kW4A8, MoePath::kW4A8x2})
@@ -266,8 +290,9 @@ TEST(SelectAll, EveryArchitectureHasAKernelThatFits) {
     EXPECT_TRUE(target.features.have(config.needs)) << config.name;
   };
   for (const auto& [major, minor] :
-       {std::pair{8, 0}, {8, 6}, {8, 7}, {8, 9}, {9, 0}, {10, 0}, {10, 3}, {12, 0}, {12, 1}}) {
-    for (const BackendOptions& options : {BackendOptions{}, {.portable = true}, {.batch_invariant = true}}) {
+       {std::pair{8, 0}, {8, 6}, {8, 7}, {8, 9}, {9, 0}, {10, 0}, {10, 3}, {11, 0}, {12, 0}, {12, 1}}) {
+    for (const BackendOptions& options :
+         {BackendOptions{}, {.portable = true}, {.wgmma = false}, {.batch_invariant = true}}) {
       const Target target = device(major, minor, options);
       SCOPED_TRACE(fmt::format("{}.{}, portable {}, batch-invariant {}", major, minor, options.portable,
                                options.batch_invariant));
@@ -350,6 +375,8 @@ TEST(Target, IsWhatOptionsMeanOnADevice) {
   EXPECT_EQ(sm120.moe_path, MoePath::kAuto);
   EXPECT_EQ(device(9, 0, {.moe_path = MoePath::kW4A8}).moe_path, MoePath::kW4A8);
   EXPECT_TRUE(device(9, 0, {.portable = true}).batch_invariant);
+  for (const Target& target : {device(10, 0), device(9, 0, {.wgmma = false})})
+    EXPECT_FALSE(target.portable || target.batch_invariant || target.features.have(kWgmma));
   EXPECT_TRUE(ampere.portable && ampere.batch_invariant);
   EXPECT_EQ(ampere.moe_path, MoePath::kAuto);
   // PTX of 8.0 that the driver has compiled for Hopper: as on Ampere.

@@ -60,13 +60,13 @@ cudaError_t read_code_version(int& version) {
   return cudaMemcpyFromSymbol(&version, code_version, sizeof(version));
 }
 
-bool runs_clusters() {
-  constexpr int kCluster = 8;
-  cudaLaunchAttribute cluster = cluster_attribute(kCluster);
+bool runs_clusters(int ctas) {
+  cudaLaunchAttribute cluster = cluster_attribute(ctas);
   cudaLaunchConfig_t config{};
-  config.gridDim = kCluster, config.blockDim = 1024, config.attrs = &cluster, config.numAttrs = 1;
+  config.gridDim = ctas, config.blockDim = 1024, config.attrs = &cluster, config.numAttrs = 1;
   int most = 0;
-  const cudaError_t code = cudaOccupancyMaxActiveClusters(&most, read_kernel, &config);
+  cudaError_t code = cudaFuncSetAttribute(read_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  if (code == cudaSuccess) code = cudaOccupancyMaxActiveClusters(&most, read_kernel, &config);
   if (code != cudaSuccess) cudaGetLastError();
   return code == cudaSuccess && most > 0;
 }

@@ -36,7 +36,10 @@ Result<Features> ask(int device) {
   RETURN_IF_ERROR(check(read_code_version(code), "the kernels' code"));
   ASSIGN_OR_RETURN(const size_t most, most_shared());
   Features f = features_of(p.major, p.minor, code);
-  if (p.major == 12 && f.have(kClusters) && !runs_clusters()) f.has &= ~unsigned{kClusters};
+  if (p.major != 9) {
+    if (f.have(kClusters) && !runs_clusters(8)) f.has &= ~unsigned{kClusters};
+    if (f.have(kLargeClusters) && !runs_clusters(16)) f.has &= ~unsigned{kLargeClusters};
+  }
   if (p.sharedMemPerBlockOptin > 0) f.shared_per_block = p.sharedMemPerBlockOptin;
   return with_shared(f, most);
 }
@@ -70,6 +73,7 @@ Features features_of(int major, int minor, int code) {
   Features f{.major = major, .minor = minor, .shared_per_block = shared_per_block(major, minor)};
   if (10 * major + minor >= kHopper && code >= kHopper) {
     f.has = kBulkCopies | kClusters | kProgrammaticLaunch;
+    if (f.shared_per_block >= kHopperShared) f.has |= kLargeClusters | kLargeShared;
     if (major == 9) f.has |= kWgmma;
     if (major == 12) f.has |= kBlockScaledMma;
   }
@@ -79,9 +83,8 @@ Features features_of(int major, int minor, int code) {
 }
 
 Features with_shared(Features features, size_t most) {
-  if (features.shared_per_block <= most) return features;
-  features.shared_per_block = most;
-  features.has &= ~unsigned{kWgmma};
+  features.shared_per_block = std::min(features.shared_per_block, most);
+  if (features.shared_per_block < kHopperShared) features.has &= ~unsigned{kLargeShared | kWgmma};
   return features;
 }
 
@@ -89,6 +92,7 @@ std::string describe(const Features& features) {
   std::vector<std::string> names;
   for (const auto& [feature, name] : {std::pair{kBulkCopies, "bulk copies"},
                                       {kClusters, "clusters"},
+                                      {kLargeClusters, "clusters of 16"},
                                       {kProgrammaticLaunch, "early launch"},
                                       {kWgmma, "wgmma"},
                                       {kBlockScaledMma, "block-scaled MMA"},

@@ -12,8 +12,9 @@ TEST(Features, AreThoseOfTheDeviceAndOfItsCode) {
   for (const int minor : {0, 6, 7}) EXPECT_EQ(features_of(8, minor, 80 + minor).has, 0u);
   EXPECT_EQ(features_of(8, 9, 89).has, kFp8Mma);
   EXPECT_EQ(features_of(8, 9, 86).has, 0u);
-  EXPECT_EQ(features_of(9, 0, 90).has, kSince90 | kWgmma);
-  EXPECT_EQ(features_of(10, 0, 90).has, kSince90 & ~unsigned{kFp8Mma});
+  EXPECT_EQ(features_of(9, 0, 90).has, kSince90 | kFewRowKernels | kWgmma);
+  for (const int code : {90, 100})
+    EXPECT_EQ(features_of(10, 0, code).has, (kSince90 | kFewRowKernels) & ~unsigned{kFp8Mma});
   for (const int minor : {0, 1}) EXPECT_EQ(features_of(12, minor, 120).has, kSince90 | kBlockScaledMma);
   // Code of 8.0 neither waits for its predecessor nor has barriers of bulk copies, wherever it runs.
   for (const int major : {9, 10, 12}) EXPECT_EQ(features_of(major, 0, 80).has, 0u);
@@ -35,7 +36,7 @@ TEST(Features, SharedMemoryOfABlock) {
 TEST(Features, WithLessSharedMemory) {
   const Features hopper = features_of(9, 0, 90), less = with_shared(hopper, 99 * 1024);
   EXPECT_EQ(less.shared_per_block, 99u * 1024);
-  EXPECT_EQ(less.has, hopper.has & ~unsigned{kWgmma});
+  EXPECT_EQ(less.has, hopper.has & ~unsigned{kWgmma | kLargeShared});
   for (const Features& same : {with_shared(hopper, 227 * 1024), with_shared(hopper, SIZE_MAX)}) {
     EXPECT_EQ(same.shared_per_block, hopper.shared_per_block);
     EXPECT_EQ(same.has, hopper.has);
@@ -45,8 +46,9 @@ TEST(Features, WithLessSharedMemory) {
 
 TEST(Features, InWords) {
   EXPECT_EQ(describe(features_of(8, 6, 86)), "those of 8.0; 99 KB of shared memory a block");
-  EXPECT_EQ(describe(features_of(9, 0, 90)),
-            "bulk copies, clusters, early launch, wgmma, FP8 MMA; 227 KB of shared memory a block");
+  EXPECT_EQ(
+      describe(features_of(9, 0, 90)),
+      "bulk copies, clusters, clusters of 16, early launch, wgmma, FP8 MMA; 227 KB of shared memory a block");
 }
 
 TEST(Features, HaveWhatIsNeeded) {

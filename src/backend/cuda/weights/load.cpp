@@ -287,6 +287,7 @@ Paths paths_of(const ModelConfig& c, const ModelWeights& stored, const BackendOp
   const auto is = [&](ExpertsLayout layout) { return experts.ok() && experts.value()->layout == layout; };
   const slabs::SlabLayout layout = slab_layout_of(options.device, options.max_sms, options.rank.share);
   return {.slabs = is(ExpertsLayout::kSlabs) && prepare_slabs(layout),
+          .wgmma = target.features.have(kWgmma),
           .fp8 = experts.ok() && experts.value()->path == MoePath::kFp8,
           .w4a8 = is(ExpertsLayout::kQuads),
           .parts = mxfp8_parts(options.moe_path),

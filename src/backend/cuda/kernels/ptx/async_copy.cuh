@@ -165,14 +165,26 @@ template <int kThreads>
 __device__ __forceinline__ void named_barrier_wait(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
-// By all warps of a warpgroup, of a kernel whose registers are bounded at its launch.
+// Only code for one chip or one family has setmaxnreg.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(__CUDA_ARCH_FEAT_SM100_ALL) || \
+    defined(__CUDA_ARCH_SPECIFIC__) || defined(__CUDA_ARCH_FAMILY_SPECIFIC__)
+#define MOESAIC_MOVES_REGISTERS 1
+#else
+#define MOESAIC_MOVES_REGISTERS 0
+#endif
+// By all warps of a warpgroup, of a kernel whose registers are bounded at its launch. Without the instruction
+// every warp keeps as many as it had there.
 template <int kCount>
 __device__ __forceinline__ void warpgroup_reg_alloc() {
+#if MOESAIC_MOVES_REGISTERS
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
 }
 template <int kCount>
 __device__ __forceinline__ void warpgroup_reg_dealloc() {
+#if MOESAIC_MOVES_REGISTERS
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
 }
 __device__ __forceinline__ uint64_t evict_first_policy() {
   uint64_t p;

@@ -189,7 +189,8 @@ cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* left, size_t* total) { return *left = *total = 0, cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {};
-  p->major = 9, p->multiProcessorCount = 132;
+  const char* const major = std::getenv("MOESAIC_SIMULATED_MAJOR");
+  p->major = major == nullptr ? 9 : std::atoi(major), p->multiProcessorCount = 132;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 132, cudaSuccess; }

@@ -18,5 +18,5 @@ slow+=':Load.EachRequestGivesWhatItGivesAlone:Load.AHeadsDraftsChangeNoToken:Fai
 slow+=':Apis/AgentSession.*/messages:Apis/AgentSession.*/chat:Apis/AgentSession.*/ollama:LimitedJson.TakesWhatRequestsHold:LimitedJson.BoundsWhatIsBuilt'
 slow+=':ManyEntries.TensorsOfSafetensors:ManyEntries.AKeyThatStandsTwiceIsStillFound'
 slow+=':TokenMasks.AreFastWithARealVocabulary:ServerTest.LargeRequestsDoNotDelaySmallOnes'
-export UBSAN_OPTIONS=print_stacktrace=1 GTEST_FILTER="-$slow"
+export UBSAN_OPTIONS=print_stacktrace=1 MOESAIC_SANITIZED=1 GTEST_FILTER="-$slow"
 ctest --test-dir build/asan -LE fuzz -E '^(client_page|docs_|benchmarks_page_|gguf_goldens_)' --output-on-failure --no-tests=error --timeout 900 -j "$jobs" | summary

@@ -15,6 +15,8 @@ import small_model
 MOESAIC = shlex.split(os.environ.get("MOESAIC", "moesaic"))
 # examples/generate.cpp, the same way; None where the tests run without CMake.
 EXAMPLE = [*MOESAIC[:-1], os.environ["MOESAIC_EXAMPLE"]] if "MOESAIC_EXAMPLE" in os.environ else None
+# For tests with models of true shapes: a sanitizer takes minutes to make their weights.
+true_shapes = unittest.skipIf("MOESAIC_SANITIZED" in os.environ, "true shapes")
 _folder = tempfile.TemporaryDirectory(prefix="moesaic-cli-")
 FOLDER = pathlib.Path(_folder.name)
 MODEL = str(small_model.make(FOLDER / "model"))

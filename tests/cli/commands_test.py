@@ -13,7 +13,7 @@ import subprocess
 import time
 import unittest
 
-from cli import CALLER, EXAMPLE, FOLDER, MODEL, MOESAIC, THINKER, TIMEOUT, TINY, Cli
+from cli import CALLER, EXAMPLE, FOLDER, MODEL, MOESAIC, THINKER, TIMEOUT, TINY, Cli, true_shapes
 from small_model import HEAD_DIM, IDS, KV_HEADS, VOCAB
 
 USAGE = {"prompt_tokens", "completion_tokens", "total_tokens"}
@@ -26,6 +26,7 @@ class Run(Cli):
         self.assertEqual(done.stderr, "")
         self.assertRegex(self.moesaic("run", "-m", MODEL, "-p", "hello", "--temp", 0, "-v").stderr, r"\A\[.*tok/s\]\n\Z")
 
+    @true_shapes
     def test_dummy_with_a_tokenizer(self):
         """Random weights of the true shapes, fewer of them, and tiny's tokenizer."""
         dummy = "dummy:gpt-oss-20b,layers=1,experts=4,vocab=4096"
@@ -373,6 +374,7 @@ class Inspect(Cli):
         self.assertIn(f"\nGPU code          {code}\n", self.ok("inspect", MODEL))
         self.assertEqual(out["gpu_code"], code.replace("none", ""))
 
+    @true_shapes
     def test_dummy(self):
         self.assertEqual(self.json("inspect", "dummy:gpt-oss-20b,layers=2", "-o", "json")["vocab"], 201088)
 
@@ -481,6 +483,7 @@ class Profile(Cli):
         self.assertTrue({op for op, _ in bars} <= {"embed", "qkv", "attend", "project", "moe", "unembed"}, bars)
         self.assertAlmostEqual(sum(len(bar) for _, bar in bars), 20, delta=4)
 
+    @true_shapes
     def test_every_step_is_at_the_depth_of_the_heading(self):
         """So attention reads the same in all of them, however many they are."""
         def read(*args):
@@ -599,6 +602,7 @@ class Bench(Cli):
         self.assertEqual(page.count("<circle"), 4)
         self.assertEqual(page.count("<tr>"), 7)
 
+    @true_shapes
     def test_drafts_are_accepted_as_asked_for(self):
         for drafter in ("ngram", "draft:" + MODEL, "eagle3:dummy,intermediate=64,draft_vocab=32"):
             for chances, length in (("1,1,1", 4), ("1,1,0", 3), ("0,1", 1)):
@@ -724,6 +728,7 @@ class Plan(Cli):
         self.assertIn(f"CPUs usable ({cpu})", lines["cores"])
         self.assertTrue(lines["threads"].startswith("1 ("), lines)
 
+    @true_shapes
     def test_a_gpu_that_is_not_here_is_named(self):
         """Without --device-model, what is here is planned for and measured."""
         here = self.ok("plan", "-m", MODEL, "--device", "auto", "--tokens", 1)
@@ -741,6 +746,7 @@ class Plan(Cli):
         self.refused(2, "gpt-oss's sizes", "plan", "-m", MODEL, "--device-model", "h200", "--moe-path", "fp8")
         self.refused(2, "Ada and Hopper have", "bench", "-m", MODEL, "--device", "cpu", "--moe-path", "fp8")
 
+    @true_shapes
     def test_ranks_have_parts_and_are_projected(self):
         lines = self.ok("plan", "-m", "dummy:gpt-oss-120b", "--device-model", "h200", "--tp", 4).splitlines()
         ranks = [[float(cell) for cell in line.strip("|").split("|")] for line in lines if re.match(r"\| [0-3] \|", line) and line.count("|") == 9]
@@ -761,6 +767,7 @@ class Plan(Cli):
         for wrong in (9, 0, -1, "most"):
             self.refused(2, "is not a whole number from 1 to 8, auto or numa", "plan", "-m", MODEL, f"--tp={wrong}")
 
+    @true_shapes
     def test_ranks_are_compared_with_replicas(self):
         out = self.ok("plan", "-m", "dummy:gpt-oss-120b,dense=bf16", "--device-model", "h200", "--tp", 2)
         rows = [[float(cell) for cell in line.strip("|").split("|")] for line in out.splitlines()

@@ -1,7 +1,5 @@
 #include "describe.h"
 
-#include <algorithm>
-
 namespace moesaic::app {
 namespace {
 

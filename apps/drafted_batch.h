@@ -2,7 +2,6 @@
 // drafts cost and bring on a device, whatever the model says. The drafter runs as the engine would run it.
 #pragma once
 
-#include <chrono>
 #include <random>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // A client that measures a server by streamed completions; it notes when each event with text arrives.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <string>

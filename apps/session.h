@@ -1,7 +1,6 @@
 // One prompt answered, or a conversation: what `run` does with a model that is loaded.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdint>
 
 #include "checkpoint/json.h"
 #include "text/utf8.h"

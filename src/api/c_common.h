@@ -2,13 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <mutex>
 #include <new>
-#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>

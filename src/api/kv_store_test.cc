@@ -1,5 +1,4 @@
 // Conversations that outlive their model: OpenOptions::kv_host and kv_disk, over models/tiny.
-#include <filesystem>
 #include <fstream>
 
 #include "api/embedding_test.h"

@@ -1,7 +1,6 @@
 // For tests: experts that compute next to nothing, after a random delay.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <random>
 #include <string>

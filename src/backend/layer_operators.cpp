@@ -5,7 +5,6 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
-#include <utility>
 
 #include "backend/apart.h"
 #include "base/error.h"

@@ -2,7 +2,6 @@
 // which its owner tells its own files from damaged and foreign ones, also after a restart.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>

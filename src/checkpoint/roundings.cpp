@@ -1,6 +1,5 @@
 // Finds where a writer's output has fewer digits than its source.
 #include <algorithm>
-#include <array>
 
 #include "base/error.h"
 #include "checkpoint/chat_files.h"

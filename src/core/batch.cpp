@@ -1,7 +1,6 @@
 #include "core/batch.h"
 
 #include <algorithm>
-#include <functional>
 #include <span>
 
 #include "base/error.h"

@@ -1,7 +1,6 @@
 #include "core/rank_share.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/error.h"
 

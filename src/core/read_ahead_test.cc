@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <iterator>
 #include <thread>
-#include <vector>
 
 namespace moesaic {
 namespace {

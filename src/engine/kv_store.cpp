@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/helper_threads.h"
-#include "base/log.h"
 #include "base/seconds.h"
 
 namespace moesaic {

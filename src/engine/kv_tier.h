@@ -1,11 +1,8 @@
 // One of the places where the KV store keeps parts: host memory or a folder.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <string>
 #include <unordered_map>
 
 #include "engine/kv_index.h"

@@ -9,7 +9,6 @@
 #include <fstream>
 #include <map>
 #include <random>
-#include <set>
 
 #include "base/temporary_folder.h"
 #include "engine/disk_tier.h"

@@ -4,8 +4,6 @@
 // nothing, one space or a newline with up to 32 spaces inside brackets and behind commas.
 #pragma once
 
-#include <string_view>
-
 #include "grammar/automaton.h"
 #include "text/limited_json.h"
 

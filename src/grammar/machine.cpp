@@ -1,7 +1,6 @@
 #include "grammar/machine.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace moesaic::grammar {
 namespace {

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <string>
 
 #include "grammar/token_masks.h"
 #include "moesaic/answer_grammar.h"

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <map>
 #include <numeric>
-#include <string_view>
 #include <tuple>
 #include <utility>
 

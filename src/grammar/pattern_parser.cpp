@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <map>
-#include <memory>
 
 #include "base/error.h"
 #include "grammar/pattern.h"

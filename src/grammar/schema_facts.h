@@ -2,7 +2,6 @@
 // them.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -3,8 +3,6 @@
 
 #include <curl/curl.h>
 
-#include <memory>
-
 #include "moesaic/status.h"
 
 namespace moesaic::hub {

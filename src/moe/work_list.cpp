@@ -1,6 +1,5 @@
 #include "moe/work_list.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 

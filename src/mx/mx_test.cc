@@ -3,7 +3,6 @@
 #include <cmath>
 #include <limits>
 #include <random>
-#include <vector>
 
 #include "mx/block.h"
 

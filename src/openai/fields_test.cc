@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <fstream>
 #include <set>
-#include <sstream>
 
 #include "openai/chat_request.h"
 #include "openai/completion_request.h"

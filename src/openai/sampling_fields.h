@@ -1,7 +1,6 @@
 // The sampling parameters that all three kinds of generation share.
 #pragma once
 
-#include <cstdint>
 #include <initializer_list>
 #include <string>
 

@@ -1,7 +1,5 @@
 #include "server/llama_handlers.h"
 
-#include <algorithm>
-
 #include "server/handlers.h"
 
 namespace moesaic::server {

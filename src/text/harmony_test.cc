@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 
 #include "text/conversation_builder.h"
 #include "text/harmony_json.h"

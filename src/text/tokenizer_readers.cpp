@@ -1,8 +1,6 @@
 // .tiktoken rank files (openai/tiktoken, load.py) and GGUF vocabularies.
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <unordered_map>
 
 #include "base/error.h"
 #include "text/byte_unicode.h"

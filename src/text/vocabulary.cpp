@@ -1,7 +1,6 @@
 #include "text/vocabulary.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "base/error.h"
 

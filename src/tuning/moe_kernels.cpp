@@ -1,7 +1,6 @@
 #include "tuning/moe_kernels.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace moesaic {

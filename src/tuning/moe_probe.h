@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "moesaic/status.h"

@@ -8,11 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <array>
-#include <atomic>
-#include <climits>
 #include <cmath>
-#include <memory>
 #include <optional>
 
 #include "backend/cpu/amx_trap.h"

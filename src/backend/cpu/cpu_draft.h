@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <vector>
 
 #include "backend/cpu/layer_loader.h"
 #include "backend/host_draft_head.h"

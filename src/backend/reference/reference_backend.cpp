@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <new>
-#include <stdexcept>
 
 #include "backend/host_kv_copier.h"
 #include "backend/reference/draft_head.h"

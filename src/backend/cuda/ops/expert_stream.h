@@ -18,7 +18,6 @@
 
 #include <array>
 #include <cstddef>
-#include <string>
 #include <vector>
 
 #include "backend/cuda/layout/model.h"

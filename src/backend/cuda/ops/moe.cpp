@@ -1,7 +1,6 @@
 #include "backend/cuda/ops/moe.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/error.h"
 

@@ -1,7 +1,5 @@
 #include "backend/cuda/ops/select.h"
 
-#include <algorithm>
-
 #include "backend/cuda/kernels/common/gemm_fp8.h"
 #include "backend/cuda/kernels/common/sample.h"
 #include "backend/cuda/kernels/sm120/gemm.h"

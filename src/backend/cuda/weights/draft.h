@@ -1,8 +1,6 @@
 // A loaded draft head: weights in the orders that the kernels stream.
 #pragma once
 
-#include <vector>
-
 #include "backend/backend.h"
 #include "backend/cuda/layout/model.h"
 #include "core/eagle3.h"

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <deque>
 #include <limits>
-#include <numeric>
 #include <ostream>
 #include <random>
 

@@ -2,8 +2,6 @@
 // bits.
 #include "model/step_operator_test.h"
 
-#include <cstdlib>
-
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/runtime/device.h"
 #include "backend/cuda/testing/host_simulator/captures.h"

@@ -303,7 +303,7 @@ std::string table_of(const std::vector<BenchRun>& runs) {
   std::string html =
       "<table><tr><th>run</th><th>test</th><th>depth</th><th>batch</th><th>tok/s</th><th>slowest - "
       "fastest</th>"
-      "<th>share of bandwidth</th></tr>\n";
+      "<th>share of roofline</th></tr>\n";
   for (const BenchRun& run : runs) {
     for (const BenchPoint& p : run.points)
       html += fmt::format(

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include "backend/backend.h"
+#include "backend/profiling.h"
 
 namespace moesaic::app {
 
@@ -19,6 +21,23 @@ struct Ceiling {
 // By an operation's name: the products of experts may be on 8-bit values, and have a peak of their own.
 inline Ceiling ceiling_of(std::string_view op, double bytes_per_second, const BackendCaps& caps) {
   return {bytes_per_second, op == "moe" ? caps.experts_flops : caps.peak_flops};
+}
+
+// The least time of some ops, one after the other; by_flops: operations bound some of them, not bytes alone.
+struct Roofline {
+  double seconds = 0;
+  bool by_flops = false;
+};
+inline Roofline roofline_of(const std::vector<OpProfile>& ops, double bytes_per_second,
+                            const BackendCaps& caps) {
+  Roofline sum;
+  for (const OpProfile& op : ops) {
+    const Ceiling ceiling = ceiling_of(op.op, bytes_per_second, caps);
+    const double least = ceiling.seconds(op.bytes, op.flops);
+    sum.seconds += least;
+    sum.by_flops = sum.by_flops || least > ceiling.seconds(op.bytes, 0);
+  }
+  return sum;
 }
 
 }  // namespace moesaic::app

@@ -15,6 +15,7 @@
 #include "bench_drafts.h"
 #include "bench_moe.h"
 #include "bench_page.h"
+#include "ceiling.h"
 #include "chat/terminal_text.h"
 #include "commands.h"
 #include "model_options.h"
@@ -36,12 +37,14 @@ struct Test {
 
 struct Line {
   Test test;
-  std::vector<double> tok_s;   // all sequences together, sorted
-  double bytes_per_token = 0;  // 0 where compute is the limit (prefill)
-  double ceiling_gb_s = 0;     // the most that was read a second while it was measured
+  std::vector<double> tok_s;     // all sequences together, sorted
+  double bytes_per_token = 0;    // 0 where compute is the limit (prefill)
+  double ceiling_gb_s = 0;       // the most that was read a second while it was measured
+  double seconds_per_token = 0;  // by the roofline; 0: unknown
+  bool by_flops = false;         // operations bound some of the ops, not bytes alone
   double median() const { return (tok_s[(tok_s.size() - 1) / 2] + tok_s[tok_s.size() / 2]) / 2; }
   double gb_s() const { return median() * bytes_per_token / 1e9; }
-  double share() const { return ceiling_gb_s > 0 ? gb_s() / ceiling_gb_s : 0; }
+  double share() const { return median() * seconds_per_token; }
 };
 
 BenchPoint point_of(const Line& l) {
@@ -62,14 +65,24 @@ int longest(const BenchOptions& o) {
   return largest(o.depths) + std::max({largest(o.prompts), largest(o.generations), 1});
 }
 
-// Weights and KV that the ops have read since the profile was reset, as the backend counts them: in its own
-// formats, and only the experts that the batch reached.
-double bytes_read(Backend& backend) {
+// What the ops have read and computed since the profile was reset, as the backend counts it: weights and KV
+// in its own formats, and only the experts that the batch reached.
+std::vector<OpProfile> work_done(Backend& backend) {
+  Profiler* const profiler = backend.profiler();
+  return profiler != nullptr ? profiler->profile() : std::vector<OpProfile>();
+}
+double bytes_read(const std::vector<OpProfile>& ops) {
   double bytes = 0;
-  if (Profiler* const profiler = backend.profiler()) {
-    for (const OpProfile& op : profiler->profile()) bytes += op.bytes;
-  }
+  for (const OpProfile& op : ops) bytes += op.bytes;
   return bytes;
+}
+
+// A prompt's bytes say nothing where the device's operations are not stated.
+void add_roofline(Line& line, const std::vector<OpProfile>& ops, const BackendCaps& caps) {
+  if (line.ceiling_gb_s <= 0 || (line.test.prefill && caps.peak_flops <= 0)) return;
+  const Roofline least = roofline_of(ops, line.ceiling_gb_s * 1e9, caps);
+  line.seconds_per_token = least.seconds / line.test.tokens / line.test.batch;
+  line.by_flops = least.by_flops;
 }
 
 // Tokens a second of one repetition: the sequences are brought to the depth untimed, in the first one by a
@@ -102,10 +115,12 @@ Result<Line> measure(const BenchOptions& o, const LoadedModel& m, RandomBatch& r
   }
   progress.clear();
   std::sort(line.tok_s.begin(), line.tok_s.end());
-  if (!t.prefill) line.bytes_per_token = bytes_read(backend) / t.tokens / t.batch;
+  const std::vector<OpProfile> ops = work_done(backend);
+  if (!t.prefill) line.bytes_per_token = bytes_read(ops) / t.tokens / t.batch;
   // Decoding that reads more than the measurement shows what can be read: from caches, or in a better moment.
   if (line.ceiling_gb_s > 0)
     line.ceiling_gb_s = std::max(line.ceiling_gb_s, line.tok_s.back() * line.bytes_per_token / 1e9);
+  add_roofline(line, ops, m.caps);
   return line;
 }
 
@@ -127,13 +142,14 @@ nlohmann::ordered_json to_json(const Line& l, const BenchOptions& o, const Loade
           {"reads", m.caps.reads}};
 }
 
-void print_md(const Line& l) {
-  const std::string memory = l.bytes_per_token > 0
-                                 ? fmt::format("{:.3f} | {:.1f} | {:.0f}% of {:.1f}", l.bytes_per_token / 1e9,
-                                               l.gb_s(), 100 * l.share(), l.ceiling_gb_s)
-                                 : " |  | ";
-  fmt::print("| {} | {} | {} | {:.2f} | {:.2f} - {:.2f} | {} |\n", l.test.name(), l.test.depth, l.test.batch,
-             l.median(), l.tok_s.front(), l.tok_s.back(), memory);
+void print_md(const Line& l, const BackendCaps& caps) {
+  const std::string memory =
+      l.bytes_per_token > 0 ? fmt::format("{:.3f} | {:.1f}", l.bytes_per_token / 1e9, l.gb_s()) : " | ";
+  std::string share;
+  if (l.seconds_per_token > 0) share = fmt::format("{:.0f}% of {:.1f}", 100 * l.share(), l.ceiling_gb_s);
+  if (l.by_flops) share += fmt::format(" GB/s and {:.0f} TFLOP/s", caps.peak_flops / 1e12);
+  fmt::print("| {} | {} | {} | {:.2f} | {:.2f} - {:.2f} | {} | {} |\n", l.test.name(), l.test.depth,
+             l.test.batch, l.median(), l.tok_s.front(), l.tok_s.back(), memory, share);
 }
 
 void print_csv(const Line& l, const BenchOptions& o, const LoadedModel& m) {
@@ -154,7 +170,7 @@ void print_header(const BenchOptions& o, const LoadedModel& m) {
   if (m.backend->device().backend == "cpu") fmt::print("huge pages: {}\n", describe(read_huge_pages()));
   fmt::print("\n");
   fmt::print(
-      "| test | depth | batch | tok/s (median of {}) | min - max | GB/token | GB/s | share of bandwidth |\n"
+      "| test | depth | batch | tok/s (median of {}) | min - max | GB/token | GB/s | share of roofline |\n"
       "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
       o.reps);
 }
@@ -240,7 +256,7 @@ Status run_bench(const BenchOptions& o) {
                                          {.sequences = batch, .max_tokens = longest(o), .max_rows = rows}));
     for (const Test& test : tests_of(o, batch)) {
       ASSIGN_OR_RETURN(const Line line, measure(o, m, random, test, progress));
-      if (o.format == "md") print_md(line);
+      if (o.format == "md") print_md(line, m.caps);
       if (o.format == "csv") print_csv(line, o, m);
       std::fflush(stdout);
       lines.push_back(to_json(line, o, m));
@@ -256,7 +272,7 @@ Status run_bench(const BenchOptions& o) {
 Run add_bench(CLI::App& app) {
   auto o = std::make_shared<BenchOptions>();
   CLI::App& c = *app.add_subcommand(
-      "bench", "Time prefill (pp) and decoding (tg), with the share of the machine's measured bandwidth");
+      "bench", "Time prefill (pp) and decoding (tg), with the share of what bandwidth and arithmetic allow");
   o->model.add_to(c);
   const auto sizes = in_range(0, 1 << 20);
   c.add_option("-p,--prompt", o->prompts, "prompt lengths of the pp tests; 0: none")

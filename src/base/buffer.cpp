@@ -43,7 +43,8 @@ Result<Buffer> Buffer::allocate(size_t bytes) {
   const bool large = bytes >= kHugePage, possible = bytes < std::numeric_limits<size_t>::max() / 2;
   void* const p = !possible ? nullptr : large ? map_aligned(mapped_bytes(bytes)) : map(mapped_bytes(bytes));
   if (p == nullptr)
-    return error(StatusCode::kOutOfMemory, "cannot allocate {:.2f} GB of memory", bytes / 1e9);
+    return error(StatusCode::kOutOfMemory, "cannot allocate {:.2f} {} of memory",
+                 bytes / (bytes >= 1e9 ? 1e9 : 1e6), bytes >= 1e9 ? "GB" : "MB");
   // First touch of 4 KB pages costs more than the copy into them: 12 GB load 3 times faster with huge pages.
   if (large) madvise(p, mapped_bytes(bytes), MADV_HUGEPAGE);
   buffer.data_ = p;

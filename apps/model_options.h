@@ -135,21 +135,20 @@ std::string speculative_error(const std::string& value);
 // --speculative and --draft-tokens of OpenOptions, EngineOptions or the like.
 template <class Options>
 void add_speculation_options(CLI::App& c, Options& o) {
-  c.add_option(
-       "--speculative", o.speculative,
-       "guess tokens and verify them together with the next one, which changes no answer: none; ngram: "
-       "from what the request said before; suffix: and from earlier answers to anybody; "
-       "suffix:own: by the same rule, without those; eagle3:FOLDER: by an EAGLE3 draft head, eagle3 alone "
-       "is tiny's; draft:MODEL: by another model of the same vocabulary")
-      ->check(speculative_error)
-      ->capture_default_str()
-      ->group(kDeviceOptions);
+  CLI::Option* const drafter = c.add_option(
+      "--speculative", o.speculative,
+      "guess tokens and verify them together with the next one, which changes no answer: none; ngram: "
+      "from what the request said before; suffix: and from earlier answers to anybody; "
+      "suffix:own: by the same rule, without those; eagle3:FOLDER: by an EAGLE3 draft head, eagle3 alone "
+      "is tiny's; draft:MODEL: by another model of the same vocabulary");
+  drafter->check(speculative_error)->capture_default_str()->group(kDeviceOptions);
   c.add_option_function<std::string>(
        "--draft-tokens",
        [&o](const std::string& text) { o.draft_tokens = text == "auto" ? 0 : std::stoi(text); },
        "tokens of each guess, 1 to 16; auto: as many as pay, none where none do")
       ->check(in_range(1, kMostDraft, "auto"))
       ->default_str("auto")
+      ->needs(drafter)
       ->group(kRareOptions);
 }
 

@@ -214,11 +214,12 @@ Run add_profile(CLI::App& app) {
   c.add_option("-d,--depth", o->depth, "tokens already in the KV cache")
       ->check(in_range(0, 1 << 20))
       ->capture_default_str();
-  c.add_option("--speculative", o->speculative, "also time this drafter's drafts, step by step (see run)")
-      ->check(speculative_error)
-      ->capture_default_str();
+  CLI::Option* const drafter = c.add_option("--speculative", o->speculative,
+                                            "also time this drafter's drafts, step by step (see run)");
+  drafter->check(speculative_error)->capture_default_str();
   c.add_option("--draft-tokens", o->draft_tokens, "tokens of each draft")
       ->check(in_range(1, kMostDraft))
+      ->needs(drafter)
       ->capture_default_str();
   c.add_option("-n,--steps", o->steps, "steps to average")->check(in_range(1, 1000))->capture_default_str();
   c.add_option("-o,--output", o->format,

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <regex>
+
 #include "backend/warm_up.h"
 #include "base/error.h"
 #include "commands.h"
@@ -7,6 +9,12 @@
 
 namespace moesaic::app {
 namespace {
+
+// As nvcc names it: from 9.0 on, what the kernels need.
+std::string architecture_error(const std::string& name) {
+  static const std::regex form("sm_(9|1[0-9])[0-9][af]?");
+  return std::regex_match(name, form) ? "" : "expected sm_90a, sm_120a or another one from 9.0 on";
+}
 
 struct WarmupOptions {
   std::string architecture;
@@ -36,8 +44,9 @@ Run add_warmup(CLI::App& app) {
   CLI::App& c = *app.add_subcommand(
       "warmup", "Compile kernels for a GPU that this program has no machine code for, and keep them on disk");
   c.add_option(
-      "--architecture", o->architecture,
-      "architecture to compile for (sm_120a, ...); default: this GPU's, if the program has no code for it");
+       "--architecture", o->architecture,
+       "architecture to compile for (sm_120a, ...); default: this GPU's, if the program has no code for it")
+      ->check(architecture_error);
   c.add_option("-t,--threads", o->threads, "number of compiler threads; 0: one per core")
       ->check(in_range(0, 1024))
       ->capture_default_str();

@@ -65,8 +65,8 @@ int longest(const BenchOptions& o) {
   return largest(o.depths) + std::max({largest(o.prompts), largest(o.generations), 1});
 }
 
-// What the ops have read and computed since the profile was reset, as the backend counts it: weights and KV
-// in its own formats, and only the experts that the batch reached.
+// The work of all ops since the profile was reset, as the backend counts it: it reads weights and KV in its
+// own formats, and only the experts that the batch reached.
 std::vector<OpProfile> work_done(Backend& backend) {
   Profiler* const profiler = backend.profiler();
   return profiler != nullptr ? profiler->profile() : std::vector<OpProfile>();

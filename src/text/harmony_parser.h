@@ -47,7 +47,9 @@ struct HarmonyEvent {
 // text and the calls of a part of an output are always a beginning of those of the whole.
 class HarmonyParser {
  public:
-  static constexpr int kMaxHeaderTokens = 128;
+  // A call's header fits with a function's name of 256 bytes, the most that AnswerFormat takes, even where
+  // each byte is a token.
+  static constexpr int kMaxHeaderTokens = 320;
 
   explicit HarmonyParser(const Tokenizer& tokenizer);
 

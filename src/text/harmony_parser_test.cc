@@ -65,6 +65,16 @@ Parsed parse(const std::string& output) {
   return parse(tokenizer.encode(output, true), tokenizer);
 }
 
+TEST(HarmonyParser, TheLongestNameOfAFunctionFits) {
+  const std::string name(256, '.');
+  const Parsed parsed =
+      parse("<|channel|>commentary to=functions." + name + " <|constrain|>json<|message|>{}<|call|>");
+  ASSERT_EQ(parsed.messages.size(), 1u);
+  EXPECT_EQ(parsed.kinds[0], Kind::kToolCall);
+  EXPECT_EQ(parsed.messages[0].recipient, "functions." + name);
+  EXPECT_EQ(parsed.messages[0].text, "{}");
+}
+
 TEST(HarmonyParser, AnalysisThenAnswer) {
   const Parsed parsed = parse(
       "<|channel|>analysis<|message|>hm 日<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>");

@@ -61,7 +61,7 @@ ChatRequest read_chat(Fields& fields, const Service& service) {
 Result<Conversation> conversation_of(const Json& root, const ChatRequest& r, const Service& service) {
   Conversation conversation = new_conversation(r.tools, r.form, r.thinking, service);
   conversation.continues = r.continues;
-  RETURN_IF_ERROR(read_messages(root["messages"], kConversation, conversation));
+  RETURN_IF_ERROR(read_messages(root["messages"], "messages", conversation));
   if (r.continues) leave_open(conversation);
   return conversation;
 }

@@ -92,6 +92,17 @@ TEST(ResponsesItems, ACallsArgumentsMayBeAnyJsonWhereNobodyReadsThem) {
   }
 }
 
+// Not by that of the message that it would have been.
+TEST(ResponsesItems, AnItemIsRefusedByItsIndex) {
+  const Json nothing = {{"type", "mcp_list_tools"}},
+             lost = {{"type", "function_call_output"}, {"call_id", "x"}, {"output", "y"}};
+  for (const Json& wrong : {lost, message("nobody", "go"), Json{{"type", "nonsense"}}}) {
+    const ApiError error = error_of(ask({nothing, message("user", "go"), nothing, wrong}));
+    EXPECT_TRUE(error.message.starts_with("input: item 3: ")) << error.message;
+    EXPECT_EQ(error.param, "input");
+  }
+}
+
 TEST(ResponsesItems, OutputsFindTheirTool) {
   const auto told = [](const char* items) {
     return prompt_of(prepare_response(

@@ -290,6 +290,23 @@ TEST(Requests, AllowedTools) {
         << wrong;
 }
 
+TEST(Requests, NamesOfFunctions) {
+  const auto named = [](const std::string& name) {
+    return chat(R"("tools": [{"type": "function", "function": {"name": ")" + name + "\"}}]");
+  };
+  EXPECT_EQ(prepared_of(named(std::string(128, 'x'))).requests.size(), 1u);
+  for (const std::string& wrong : {std::string(129, 'x'), std::string("a b"), std::string()})
+    EXPECT_EQ(error_of(named(wrong)).message,
+              "tools: tool 0 has no name of up to 128 letters, digits, '_', '-' and '.'");
+}
+
+TEST(Requests, MessagesAreRefusedByTheirIndex) {
+  const ApiError error = error_of(
+      prepare_chat(R"({"messages": [{"role": "user", "content": "a"}, {"role": "nobody"}]})", service()));
+  EXPECT_TRUE(error.message.starts_with("messages: message 1: ")) << error.message;
+  EXPECT_EQ(error.param, "messages");
+}
+
 // Functions of MCP servers, as Codex offers them: by names that tell the servers apart.
 TEST(Requests, FunctionsInNamespaces) {
   const std::string two = R"("tools": [

@@ -98,6 +98,18 @@ TEST(ResponseStore, APreviousResponseIsPutBeforeTheInput) {
             prompt_of(prepare_response(whole, service())));
 }
 
+TEST(ResponseStore, ErrorsCountTheRequestsOwnItems) {
+  ResponseStore store(10, 1'000'000);
+  const std::string first = answered(storing(store), R"({"input": "hi"})");
+  for (const char* wrong : {R"({"type": "nonsense"})", R"({"role": "nobody", "content": "a"})"}) {
+    const ApiError error =
+        error_of(prepare_response(R"({"input": [{"role": "user", "content": "a"}, )" + std::string(wrong) +
+                                      R"(], "previous_response_id": ")" + first + "\"}",
+                                  storing(store)));
+    EXPECT_TRUE(error.message.starts_with("input: item 1: ")) << error.message;
+  }
+}
+
 // A small request may ask for much: what it takes is known before it is read.
 TEST(ResponseStore, SaysWhatAPreviousResponseTakes) {
   ResponseStore store(10, 1'000'000);

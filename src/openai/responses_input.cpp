@@ -68,8 +68,9 @@ class InputReader {
   InputReader(const Tools& offered, Conversation& conversation)
       : offered_(offered), conversation_(conversation), builder_(conversation) {}
 
-  // False: the item is of no known kind.
-  bool add(const Json& item) {
+  // Items in the order of the input; place: an item's name in errors. False: it is of no known kind.
+  bool add(const Json& item, std::string place) {
+    place_ = std::move(place);
     if (!item.is_object()) return false;
     const Status strings = text::check_strings(item, {"type", "role", "call_id", "name", "namespace"});
     if (!strings.ok()) return note(strings);
@@ -92,8 +93,7 @@ class InputReader {
  private:
   // Counts a message and keeps the first error.
   bool note(const Status& added) {
-    if (!added.ok() && status_.ok())
-      status_ = invalid("{}: message {}: {}", kConversation, messages_, added.message());
+    if (!added.ok() && status_.ok()) status_ = invalid("input: {}: {}", place_, added.message());
     ++messages_;
     return true;
   }
@@ -210,6 +210,7 @@ class InputReader {
   Conversation& conversation_;
   ConversationBuilder builder_;
   std::vector<size_t> unanswered_;  // the assistant's messages of this turn that may be its answer
+  std::string place_;               // the name of the item that is read
   size_t messages_ = 0;
   Status status_;
 };
@@ -220,22 +221,27 @@ bool is_reference(const Json& item) {
          item.contains("id") && !item.contains("role");
 }
 
-std::string why_not(const Json& item, size_t index) {
+// first: the first item of the request itself; those before it are of previous responses.
+std::string place_of(size_t index, size_t first) {
+  return index < first ? fmt::format("stored item {}", index) : fmt::format("item {}", index - first);
+}
+
+std::string why_not(const Json& item, const std::string& place) {
   const std::string type = string_or(item, "type", "?").substr(0, 40);
   if (is_reference(item))
     return fmt::format(
-        "item {}: single items are not stored, so that an item_reference refers to nothing: send the "
+        "{}: single items are not stored, so that an item_reference refers to nothing: send the "
         "item itself",
-        index);
+        place);
   return fmt::format(
-      "item {}: '{}' is no kind of item that is known here; messages, reasoning, calls and "
+      "{}: '{}' is no kind of item that is known here; messages, reasoning, calls and "
       "their outputs are",
-      index, type);
+      place, type);
 }
 
 }  // namespace
 
-Result<Conversation> read_input(Fields& fields, const Tools& tools, Conversation conversation) {
+Result<Conversation> read_input(Fields& fields, const Tools& tools, size_t first, Conversation conversation) {
   const Json* input = fields.find("input");
   if (input != nullptr && input->is_string()) {
     conversation.messages.push_back({.role = "user", .text = input->get<std::string>()});
@@ -247,8 +253,9 @@ Result<Conversation> read_input(Fields& fields, const Tools& tools, Conversation
   }
   InputReader reader(tools, conversation);
   for (size_t i = 0; i < input->size(); ++i) {
-    if (reader.add((*input)[i])) continue;
-    fields.refuse("input", why_not((*input)[i], i));
+    const std::string place = place_of(i, first);
+    if (reader.add((*input)[i], place)) continue;
+    fields.refuse("input", why_not((*input)[i], place));
     return conversation;
   }
   if (string_or(input->back(), "type", "") == "compaction_trigger")
@@ -256,7 +263,7 @@ Result<Conversation> read_input(Fields& fields, const Tools& tools, Conversation
                   "a compaction_trigger asks for a shorter conversation, which is not made here: ask for "
                   "a summary in a message");
   if (reader.messages() == 0) fields.refuse("input", "holds nothing that the model could read");
-  RETURN_IF_ERROR(check_message_count(reader.messages(), kConversation));
+  RETURN_IF_ERROR(check_message_count(reader.messages(), "input"));
   RETURN_IF_ERROR(reader.status());
   return conversation;
 }

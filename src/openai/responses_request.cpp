@@ -50,7 +50,8 @@ void read_include(Fields& fields, ResponsesRequest& r) {
   if (r.options.logprobs) r.sampling.top_logprobs = top;
 }
 
-ResponsesRequest read_responses(Fields& fields, const Service& service) {
+// first: as in responses_input.h.
+ResponsesRequest read_responses(Fields& fields, size_t first, const Service& service) {
   ResponsesRequest r;
   read_model(fields, service);
   read_sampling(fields, service.model, r.sampling);
@@ -71,7 +72,7 @@ ResponsesRequest read_responses(Fields& fields, const Service& service) {
   r.store = r.store && service.responses != nullptr;
   Conversation conversation = new_conversation(r.tools, r.form, r.thinking, service);
   conversation.instructions = std::move(instructions);
-  r.conversation = read_input(fields, r.tools, std::move(conversation));
+  r.conversation = read_input(fields, r.tools, first, std::move(conversation));
   r.options.functions = Callable(r.tools);
   r.options.reasoning = r.thinking.shown;
   return r;
@@ -85,8 +86,8 @@ Json items_of(const Json& root) {
   return Json::array({{{"type", "message"}, {"role", "user"}, {"content", *input}}});
 }
 
-// Puts the items that led to the previous response, and its own, before the input.
-Refusal add_previous(Json& root, const Service& service) {
+// Puts the items that led to the previous response, and its own, before the input: `first` of them.
+Refusal add_previous(Json& root, size_t& first, const Service& service) {
   const auto given = root.find("previous_response_id");
   if (given == root.end() || given->is_null() || *given == Json("")) return {};
   const auto refused = [](std::string message, const char* code) {
@@ -107,6 +108,7 @@ Refusal add_previous(Json& root, const Service& service) {
   Json items = Json::parse(stored->items);
   Json more = items_of(root);
   if (!more.is_array()) return {};  // refused as any other wrong input
+  first = items.size();
   for (Json& item : more) items.push_back(std::move(item));
   root["input"] = std::move(items);
   return {};
@@ -142,8 +144,9 @@ PreparedRequestOrError prepare_response(std::string_view body, const Service& se
   Json& root = parsed.value();
   Fields fields(root);
   UnknownFields unknown = check_fields(root, responses_fields(), service.strict_fields, fields);
-  if (Refusal refusal = add_previous(root, service)) return *refusal;
-  ResponsesRequest r = read_responses(fields, service);
+  size_t first = 0;
+  if (Refusal refusal = add_previous(root, first, service)) return *refusal;
+  ResponsesRequest r = read_responses(fields, first, service);
   if (!fields.ok()) return *fields.refusal();
   auto made = chat_generation(r, r.conversation, "input", fields, service);
   PreparedRequest prepared{.requests = {}, .answer = nullptr, .stream = r.stream};
@@ -172,8 +175,9 @@ TokenAnswerOrError count_input(std::string_view body, const Service& service) {
   Json& root = parsed.value();
   Fields fields(root);
   UnknownFields unknown = check_fields(root, responses_fields(), service.strict_fields, fields);
-  if (Refusal refusal = add_previous(root, service)) return *refusal;
-  const ResponsesRequest r = read_responses(fields, service);
+  size_t first = 0;
+  if (Refusal refusal = add_previous(root, first, service)) return *refusal;
+  const ResponsesRequest r = read_responses(fields, first, service);
   if (!fields.ok()) return *fields.refusal();
   return count_prompt(r.conversation, "input", service, std::move(unknown),
                       {{"object", "response.input_tokens"}});

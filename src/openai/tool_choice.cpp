@@ -14,6 +14,7 @@ namespace moesaic::openai {
 namespace {
 
 constexpr size_t kMaxTools = 512;
+constexpr size_t kMaxNameBytes = 128;
 constexpr std::string_view kFunctions = "functions.";
 
 // {function: {name, ...}}, or the function itself.
@@ -27,7 +28,12 @@ bool is_name(const std::string& name) {
   const auto fits = [&](unsigned char c) {
     return std::isalnum(c) != 0 || kMarks.find(static_cast<char>(c)) != std::string_view::npos;
   };
-  return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), fits);
+  return !name.empty() && name.size() <= kMaxNameBytes && std::all_of(name.begin(), name.end(), fits);
+}
+
+void refuse_name(Fields& fields, const std::string& where) {
+  fields.refuse("tools", fmt::format("{} has no name of up to {} letters, digits, '_', '-' and '.'", where,
+                                     kMaxNameBytes));
 }
 
 // Says what is wrong with a function's parameters; empty: nothing.
@@ -54,8 +60,7 @@ void add_function(Fields& fields, const Json& tool, const std::string& where, co
   if (const Status strings = text::check_strings(function, {"name", "description"}); !strings.ok())
     return fields.refuse("tools", fmt::format("{}: {}", where, strings.message()));
   const FunctionName name{.name = text::string_or(function, "name", ""), .space = space};
-  if (!is_name(name.name) || !is_name(name.in_prompt()))
-    return fields.refuse("tools", where + " has no name of letters, digits, '_', '-' and '.'");
+  if (!is_name(name.name) || !is_name(name.in_prompt())) return refuse_name(fields, where);
   const std::string wrong = wrong_parameters(function);
   if (!wrong.empty()) return fields.refuse("tools", where + wrong);
   tools.functions.push_back({.name = name,
@@ -77,8 +82,7 @@ void read_tools_of(Fields& fields, const Json& list, const std::string& where, c
     if (type == "function") add_function(fields, list[i], one, space, tools);
     if (type == "namespace" && space.empty()) {
       const std::string name = text::string_or(list[i], "name", "");
-      if (!is_name(name))
-        return fields.refuse("tools", one + " has no name of letters, digits, '_', '-' and '.'");
+      if (!is_name(name)) return refuse_name(fields, one);
       read_tools_of(fields, list[i].value("tools", Json::array()), one + ": ", name, tools);
     }
     if (tools.functions.size() > kMaxTools || i >= kMaxTools)

@@ -83,7 +83,6 @@ class Callable {
 // A chat without messages: what the prompt says of a request's tools, answer and thinking.
 Conversation new_conversation(const Tools& tools, const AnswerForm& form, const Thinking& thinking,
                               const Service& service);
-inline constexpr const char* kConversation = "conversation";  // its name in errors
 
 // The form that an answer must have: of a schema, where there is one, in its final channel, and of the tools'
 // calls: where one must be made, or where a tool is strict. No grammar where there is nothing to hold to.

@@ -115,6 +115,16 @@ std::string conversion_error(const CLI::App& command, const CLI::ParseError& err
   return error.what();
 }
 
+// CLI11 says "--temp: At Most 1 required but received 2" and "--temp: 1 required FLOAT missing".
+std::string count_error(const CLI::App& command, const CLI::ParseError& error) {
+  const std::string what = error.what(), name = what.substr(0, what.find(':'));
+  const CLI::Option* option = command.get_option_no_throw(name);
+  if (option == nullptr) return what;
+  const size_t given = option->results().size();
+  return given > 1 ? fmt::format("{}: given {} times; give it once", name, given)
+                   : fmt::format("{}: its value is missing", name);
+}
+
 }  // namespace
 
 void add_help(CLI::App& app) {
@@ -181,6 +191,8 @@ std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
       fmt::format(" (see moesaic {}--help)", &command == &app ? "" : command.get_name() + " ");
   if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr)
     return conversion_error(command, error) + help;
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr)
+    return count_error(command, error) + help;
   if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || option.empty()) return error.what() + help;
   return fmt::format("unknown option {}{}{}", option, did_you_mean(option, option_names(command)), help);
 }

@@ -29,7 +29,7 @@ void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& bac
   const double weights = stored_bytes(k.weights).sum(), kv_token = backend.kv_token_bytes(c);
   int full = 0;
   for (const bool sliding : c.sliding) full += sliding ? 0 : 1;
-  fmt::print("{} ({})\n\n", o.model.model, k.kind);
+  fmt::print("{} ({})\n\n", chat::printable(o.model.model), k.kind);
   if (!k.path.empty()) fmt::print("path              {}\n", chat::printable(k.path));
   fmt::print("layers            {} ({} sliding over {} tokens, {} full)\n", c.layers, c.layers - full,
              c.window, full);
@@ -43,7 +43,7 @@ void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& bac
   fmt::print("formats           experts {}, projections {}, lm_head {}, embedding {}\n",
              format_name(w.gate.first.format), format_name(w.q.format), format_name(k.weights.head.format),
              format_name(k.weights.embed.format));
-  for (const std::string& line : k.conversions) fmt::print("conversion        {}\n", line);
+  for (const std::string& line : k.conversions) fmt::print("conversion        {}\n", chat::printable(line));
   fmt::print("weights           {:.2f} GB; {:.3f} GB read for each decoded token\n", weights / 1e9,
              bytes_per_token(k.weights, c) / 1e9);
   fmt::print("KV cache          {:.1f} KB a token ({} full layers), {:.2f} GB at full context\n",

@@ -20,6 +20,11 @@ class Usage(Cli):
         self.refused(2, "--frob", "run", "-m", MODEL, "--frob")
         self.refused(2, "extra", "tokenize", "-m", MODEL, "-p", "a", "extra")
 
+    def test_options_without_a_value_or_twice(self):
+        self.refused(2, "--file: its value is missing", "tokenize", "-m", ABSENT, "-f")
+        self.refused(2, "--temp: given 2 times; give it once", "run", "-m", ABSENT, "-p", "a", "--temp", "0", "--temp", "1")
+        self.refused(2, "--model: given 3 times", "bench", "-m", ABSENT, "-m", ABSENT, "-m", ABSENT)
+
     def test_no_command(self):
         self.refused(2, "command", *())
 
@@ -55,6 +60,9 @@ class Usage(Cli):
 
     def test_names_do_not_steer_the_terminal(self):
         self.refused(2, "\u241b\\[2J", "run", "-m", "x", "--lora", "a\x1b[2J:b", "-p", "hi")
+        folder = FOLDER / "a\x1b[2J"
+        folder.symlink_to(MODEL)
+        self.assertNotIn("\x1b", self.ok("inspect", folder))
 
     def test_addresses(self):
         for url in ("https://x", "ftp://x", "http://", "http://:80", "http://x:", "http://x:0", "http://x:65536", "http://x:8o", "http://[::1",

@@ -39,6 +39,8 @@ using Endpoints = tcp::resolver::results_type;
 using Stream = boost::beast::tcp_stream;
 
 constexpr int kMostInterim = 16;                         // answers 1xx before the one that counts
+constexpr size_t kMostTokenBytes = 256;                  // the longest token of o200k has 128
+constexpr size_t kMostExtraBytes = 1 << 20;              // an answer longer than was asked for has these
 constexpr auto kPause = std::chrono::milliseconds(100);  // for a server that refuses at once
 
 class Load {
@@ -114,6 +116,8 @@ asio::awaitable<void> Load::read_events(Stream& stream, Timeline& timeline) cons
     co_await http::async_read_some(stream, buffer, *parser, asio::redirect_error(use_awaitable, error));
     if (error && error != http::error::need_buffer) throw boost::system::system_error(error);
     take_events(lines, {part, sizeof part - parser->get().body().size}, now(), timeline);
+    if (timeline.text.size() > static_cast<size_t>(o_.max_tokens) * kMostTokenBytes + kMostExtraBytes)
+      throw std::runtime_error("the answer is far longer than -n");
   }
   if (!timeline.complete && !timeline.events.empty())
     throw std::runtime_error("the answer ended without finish_reason or [DONE]");

@@ -46,15 +46,6 @@ Status finish_request(Model& model, const Generation& g, std::stop_source& cance
 
 std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))); }
 
-// Text from outside as the model reads it: what is not UTF-8 becomes U+FFFD, and that is said.
-std::string readable(const std::string& text, const char* what) {
-  const size_t valid = utf8_valid_prefix(text);
-  if (valid == text.size()) return text;
-  chat::notice(fmt::format("moesaic: note: byte {} of {} is not UTF-8; what is not is read as U+FFFD",
-                           valid + 1, what));
-  return utf8_lossy(text);
-}
-
 // A file that is no conversation was not meant to be written over.
 Status check_may_go(const std::string& path) {
   std::error_code code;
@@ -150,6 +141,14 @@ void print_answer_json(const Generation& g, const LoadedModel& m, const ModelInf
 
 double Generation::tokens_per_s() const {
   return decode_s > 0 && !tokens.empty() ? static_cast<double>(tokens.size() - 1) / decode_s : 0;
+}
+
+std::string readable(const std::string& text, const std::string& what) {
+  const size_t valid = utf8_valid_prefix(text);
+  if (valid == text.size()) return text;
+  chat::notice(fmt::format("moesaic: note: byte {} of {} is not UTF-8; what is not is read as U+FFFD",
+                           valid + 1, what));
+  return utf8_lossy(text);
 }
 
 Result<std::string> read_text_or_stdin(const std::string& path) {

@@ -33,6 +33,9 @@ struct Generation {
   double tokens_per_s() const;
 };
 
+// Text from outside as the model reads it: what is not UTF-8 becomes U+FFFD, and a note says so. what: its
+// name in the note.
+std::string readable(const std::string& text, const std::string& what);
 // A file's text; "-": standard input's, to its end.
 Result<std::string> read_text_or_stdin(const std::string& path);
 // -p: the text, or with @ before it the name of a file with the text; @@ stands for a first @.

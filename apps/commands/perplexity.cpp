@@ -10,6 +10,7 @@
 #include "option_checks.h"
 #include "print_json.h"
 #include "progress.h"
+#include "session.h"
 #include "tokenizer_source.h"
 
 namespace moesaic::app {
@@ -108,7 +109,8 @@ Result<std::vector<int32_t>> tokens_of(const PerplexityOptions& o, const std::st
 Status run_perplexity(const PerplexityOptions& o) {
   if (o.context > 0 && o.stride > o.context)
     return usage(invalid("--stride {}: more than the {} tokens of a window", o.stride, o.context));
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(o.file));
+  ASSIGN_OR_RETURN(const std::string read, read_text_or_stdin(o.file));
+  const std::string text = readable(read, "the text");
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kHeldRows));
   const ModelConfig& config = m.checkpoint.config;
   RETURN_IF_ERROR(check_context(o.context, config, "--ctx"));
@@ -129,7 +131,7 @@ Run add_perplexity(CLI::App& app) {
   auto o = std::make_shared<PerplexityOptions>();
   CLI::App& c = *app.add_subcommand("perplexity", "Measure how well a model predicts a text");
   o->model.add_to(c);
-  c.add_option("-f,--file", o->file, "the text")->required();
+  c.add_option("-f,--file", o->file, "a file with the text; -: standard input")->required();
   c.add_option("--ctx", o->context, "tokens of a window (default: 2048 or the model's)")
       ->check(in_range(2, 1 << 20));
   c.add_option("--stride", o->stride,

@@ -8,6 +8,7 @@
 #include "model_options.h"
 #include "option_checks.h"
 #include "print_json.h"
+#include "session.h"
 #include "text/harmony_json.h"
 #include "text/tokenizer.h"
 #include "tokenizer_source.h"
@@ -35,8 +36,9 @@ Status run_tokenize(const TextOptions& o) {
   if (!o.has_text && o.file.empty()) return usage(invalid("tokenize: give -p TEXT or -f FILE"));
   std::string text = o.text;
   if (!o.file.empty()) {
-    ASSIGN_OR_RETURN(text, read_text_file(o.file));
+    ASSIGN_OR_RETURN(text, read_text_or_stdin(o.file));
   }
+  text = readable(text, "the text");
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(o.model));
   ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, tokenizer.try_encode(text, o.special));
   if (o.format == "json")
@@ -56,7 +58,7 @@ Status run_detokenize(const TextOptions& o) {
 }
 
 Status run_render(const TextOptions& o) {
-  ASSIGN_OR_RETURN(const std::string json, read_text_file(o.file));
+  ASSIGN_OR_RETURN(const std::string json, read_text_or_stdin(o.file));
   ASSIGN_OR_RETURN(const Conversation conversation, conversation_from_json(json, o.file));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(o.model));
   ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, render_conversation(conversation, tokenizer));
@@ -82,7 +84,7 @@ Run add_tokenize(CLI::App& app) {
   auto o = std::make_shared<TextOptions>();
   CLI::App& c = add_text_command(app, "tokenize", "Print the token ids of a text", o, "json");
   CLI::Option* text = c.add_option("-p,--prompt", o->text, "the text");
-  c.add_option("-f,--file", o->file, "a file with the text")->excludes(text);
+  c.add_option("-f,--file", o->file, "a file with the text; -: standard input")->excludes(text);
   c.add_flag("--special", o->special, "let names such as <|start|> become special tokens");
   c.footer("Example: moesaic tokenize -m openai/gpt-oss-20b -p \"Hello, world\"");
   return [o, text] {
@@ -103,8 +105,9 @@ Run add_render(CLI::App& app) {
   auto o = std::make_shared<TextOptions>();
   CLI::App& c = add_text_command(app, "render",
                                  "Print a conversation in the chat format, as text and token ids", o, "json");
-  c.add_option("-f,--file", o->file,
-               "JSON: a list of messages, or {messages, tools, reasoning_effort, instructions}")
+  c.add_option(
+       "-f,--file", o->file,
+       "JSON: a list of messages, or {messages, tools, reasoning_effort, instructions}; -: standard input")
       ->required();
   c.footer("Example: moesaic render -m openai/gpt-oss-20b -f conversation.json");
   return [o] { return run_render(*o); };

@@ -339,6 +339,22 @@ class Text(Cli):
         self.assertEqual(self.ok("render", "-m", MODEL, "-f", path, "-o", "text"),
                          self.json("render", "-m", MODEL, "-f", path, "-o", "json")["text"] + "\n")
 
+    def test_text_from_standard_input(self):
+        messages = '[{"role": "user", "content": "hello"}]'
+        path = FOLDER / "input"
+        for command, text in (("tokenize", "hello"), ("render", messages)):
+            path.write_text(text)
+            self.assertEqual(self.ok(command, "-m", MODEL, "-f", "-", stdin=text), self.ok(command, "-m", MODEL, "-f", path))
+        path.write_text("12345")
+        self.assertEqual(self.ok("perplexity", "-m", MODEL, "-f", "-", stdin="12345"), self.ok("perplexity", "-m", MODEL, "-f", path))
+
+    def test_what_is_not_utf8_is_named(self):
+        path = FOLDER / "bytes.txt"
+        path.write_bytes(b"12\xff")
+        for command in ("tokenize", "perplexity"):
+            self.assertRegex(self.moesaic(command, "-m", MODEL, "-f", path).stderr, "note: byte 3 of the text is not UTF-8; what is not is read as U.FFFD")
+        self.assertIn("byte 1 of", self.moesaic("tokenize", "-m", MODEL, "-p", "\udcff").stderr)
+
     def test_special(self):
         tokens = self.json("tokenize", "-m", MODEL, "-p", "<|start|>hello", "--special")["tokens"]
         self.assertEqual(tokens, [IDS["<|start|>"], IDS["hello"]])

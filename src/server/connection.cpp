@@ -12,6 +12,7 @@
 #include "openai/sampling_fields.h"
 #include "server/client.h"
 #include "server/handlers.h"
+#include "server/keys.h"
 #include "server/origin.h"
 #include "server/router.h"
 
@@ -138,7 +139,10 @@ void Connection::take_head() {
   request_.path = std::move(head.path);
   request_.query = std::move(head.query);
   request_.authorization = bearer(head.authorization);
-  if (request_.authorization.empty()) request_.authorization = std::move(head.api_key);
+  // Some clients send both fields, and a token of another service in one of them.
+  const std::vector<std::string>& keys = app_.options.api_keys;
+  if (request_.authorization.empty() || (!is_key(request_.authorization, keys) && is_key(head.api_key, keys)))
+    request_.authorization = std::move(head.api_key);
   request_.host = std::move(head.host);
   request_.origin = std::move(head.origin);
   request_.same_origin = head.fetch_site == "same-origin";

@@ -181,7 +181,8 @@ openai::Refusal check_access(const HttpRequest& request, const App& app) {
   const Route* route = find_route(request);
   if (route == nullptr && known_path(plain(request.path)))
     return openai::ApiError{.http = 405,
-                            .message = fmt::format("{} does not take {}", request.path, request.method),
+                            .message = fmt::format("{} does not take {}, but {}", request.path.substr(0, 200),
+                                                   request.method, methods_of(request.path)),
                             .code = "method_not_allowed"};
   if (route == nullptr)
     return openai::not_found(

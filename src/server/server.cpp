@@ -115,7 +115,9 @@ Status Server::Impl::listen() {
   const ServerOptions& o = app.options;
   error_code error;
   const auto address = asio::ip::make_address(o.address, error);
-  if (error) return Status(StatusCode::kUsage, fmt::format("--host: '{}' is no IP address", o.address));
+  if (error)
+    return Status(StatusCode::kUsage,
+                  fmt::format("--host: '{}' is no IP address, such as 127.0.0.1, ::1 or 0.0.0.0", o.address));
   const tcp::endpoint endpoint(address, o.port);
   acceptor.open(endpoint.protocol(), error);
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);

@@ -469,6 +469,8 @@ class Keys(unittest.TestCase):
             self.assertEqual((status, answer["error"]["type"]), (401, "authentication_error"))
             self.assertEqual(server.post(MESSAGES, body, {"x-api-key": "wrong"})[0], 401)
             self.assertEqual(server.post(MESSAGES, body, {"x-api-key": "secret"})[0], 200)
+            for bearer, key, status in (("other", "secret", 200), ("secret", "other", 200), ("other", "wrong", 401)):
+                self.assertEqual(server.post(MESSAGES, body, {"Authorization": f"Bearer {bearer}", "x-api-key": key})[0], status)
             stored = server.post(RESPONSES, {"input": "hi"}, {"Authorization": "Bearer secret"})[1]["id"]
             self.assertEqual(server.call("GET", f"{RESPONSES}/{stored}")[0], 401)
             self.assertEqual(server.call("GET", f"{RESPONSES}/{stored}", None, {"x-api-key": "secret"})[0], 200)

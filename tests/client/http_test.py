@@ -91,7 +91,7 @@ class Http(unittest.TestCase):
 
     def test_paths(self):
         self.refused(404, None, "/nowhere", "GET")
-        self.refused(405, None, CHAT, "GET")
+        self.assertEqual(self.refused(405, None, CHAT, "GET")["message"], f"{CHAT} does not take GET, but POST")
         for path in ("/health", "/ready", "/version", "/metrics", "/server_info", "/v1/models"):
             self.assertEqual(self.server.call("GET", path)[0], 200)
         status, headers, body = self.server.call("HEAD", "/health")

@@ -69,6 +69,10 @@ class Usage(Cli):
                     "http://[::1]x", "http://[]:80", "://x"):
             self.refused(2, ["--url", "http://HOST:PORT"], "bench-serve", "--url", url)
 
+    def test_hosts(self):
+        for host in ("localhost", "999.1.1.1", "[::1]"):
+            self.refused(2, ["--host: ", "such as 127.0.0.1"], "serve", "-m", MODEL, "--port", 0, "--host", host)
+
     def test_schemas(self):
         schema = FOLDER / "bad_schema.json"
         for text, words in (("{", "not valid JSON"), ('{"items": {"not": {"multipleOf": 2}}}', "items: not: such a schema cannot be excluded"),

@@ -132,11 +132,6 @@ Result<std::string> text_of_file(const std::string& path) {
   return text;
 }
 
-std::string lower_case(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
 Status Chat::help(const std::string&) {
   std::string list;
   for (const Command& c : commands()) {

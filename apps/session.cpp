@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file_cache.h"
+#include "base/seconds.h"
 #include "chat/terminal.h"
 #include "interrupt.h"
 #include "model_options.h"
@@ -190,7 +191,6 @@ Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal)
   Generation g;
   ProgressLine reading;
   const auto start = Clock::now();
-  const auto seconds = [](auto a, auto b) { return std::chrono::duration<double>(b - a).count(); };
   auto first = start;
   Callbacks callbacks{.on_token =
                           [&](const SampledToken& t) {
@@ -204,14 +204,14 @@ Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal)
                           [&](const PromptProgress& progress) {
                             g.prompt = progress;
                             if (progress.read > progress.cached && progress.read < progress.tokens)
-                              reading.show(reading_text(progress, seconds(start, Clock::now())));
+                              reading.show(reading_text(progress, seconds_since(start)));
                           }};
   GenerationRequest request{
       .prompt = std::move(prompt), .chat = !o_.raw, .sampling = o_.sampling, .grammar = grammar_};
   RETURN_IF_ERROR(model_.submit(std::move(request), std::move(callbacks), cancel.get_token()));
   RETURN_IF_ERROR(finish_request(model_, g, cancel, terminal));
   reading.clear();
-  g.prefill_s = seconds(start, first), g.decode_s = seconds(first, Clock::now());
+  g.prefill_s = seconds_between(start, first), g.decode_s = seconds_since(first);
   g.answer = listener.finish(g.outcome.messages);
   return g;
 }

@@ -12,12 +12,6 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-std::string shape_text(const Shape& shape) {
-  std::string text;
-  for (const int64_t d : shape) text += (text.empty() ? "[" : ", ") + std::to_string(d);
-  return text + "]";
-}
-
 // For errors.
 std::string file_of(const RawTensor& t) { return t.file != nullptr ? t.file->path() : "weights"; }
 

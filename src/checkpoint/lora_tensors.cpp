@@ -1,7 +1,5 @@
 #include "checkpoint/lora_tensors.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -162,10 +160,6 @@ Result<LoraFactors> factors_of(const Target& t, const Place& place, const std::s
                  module.substr(0, 120), scale * scale_of(lora, parameter));
 }
 
-std::string shape_text(const RawTensor& t) {
-  return fmt::format("[{}]", fmt::to_string(fmt::join(t.shape, ", ")));
-}
-
 Result<LoraFactors> read_pair(const std::string& module, const Pair& pair, const LoraConfig& lora,
                               double scale, const ModelConfig& config) {
   const RawTensor& there = pair.down != nullptr ? *pair.down : *pair.up;
@@ -181,7 +175,7 @@ Result<LoraFactors> read_pair(const std::string& module, const Pair& pair, const
   }
   if (!known) return unsupported(there, module, "is not a matrix that can be adapted in this model");
   return invalid("{}: LoRA factors of '{}' are {} and {}, which is not this model's size", there.file->path(),
-                 module.substr(0, 120), shape_text(*pair.down), shape_text(*pair.up));
+                 module.substr(0, 120), shape_text(pair.down->shape), shape_text(pair.up->shape));
 }
 
 }  // namespace
@@ -216,7 +210,7 @@ Result<SavedModules> take_saved_modules(TensorMap& tensors, const LoraConfig& lo
       const std::optional<Format> format = format_of_floats(t);
       if (!format || t.shape != std::vector<int64_t>{config.vocab, config.hidden})
         return invalid("{}: saved module '{}' is {} {}, expected [{}, {}] in F32, F16 or BF16",
-                       t.file->path(), m.name, t.dtype, shape_text(t), config.vocab, config.hidden);
+                       t.file->path(), m.name, t.dtype, shape_text(t.shape), config.vocab, config.hidden);
       m.view = dense_view(*format, config.vocab, config.hidden, t.data.data());
       tensors.tensors.erase(it);
     }

@@ -1,4 +1,6 @@
 // safetensors: u64 header length, a JSON object name -> {dtype, shape, data_offsets}, then the data.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string_view>
@@ -82,6 +84,10 @@ std::optional<int64_t> element_count(std::span<const int64_t> shape) {
     count *= d;
   }
   return count;
+}
+
+std::string shape_text(std::span<const int64_t> shape) {
+  return fmt::format("[{}]", fmt::to_string(fmt::join(shape, ", ")));
 }
 
 const RawTensor* TensorMap::find(const std::string& name) const {

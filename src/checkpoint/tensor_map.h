@@ -37,6 +37,7 @@ struct TensorMap {
 
 // The number of elements, or nothing if a dimension is not positive or the product passes 2^48.
 std::optional<int64_t> element_count(std::span<const int64_t> shape);
+std::string shape_text(std::span<const int64_t> shape);  // "[2, 3]"
 
 // Adds the tensors of a .safetensors file. Checks header, names, offsets and sizes.
 Status read_safetensors(std::shared_ptr<const MappedFile> file, TensorMap& out);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/whole_json.h"
+#include "text/utf8.h"
 
 namespace moesaic::grammar {
 namespace {
@@ -125,18 +126,6 @@ void drop_null_keywords(Json& schema) {
   }
 }
 
-// Behind the #: %41 and, in pointers, ~0 and ~1 are left to JSON pointers.
-std::string percent_decoded(const std::string& text) {
-  std::string decoded;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool escape =
-        text[i] == '%' && i + 2 < text.size() && isxdigit(text[i + 1]) && isxdigit(text[i + 2]);
-    decoded += escape ? static_cast<char>(std::stoi(text.substr(i + 1, 2), nullptr, 16)) : text[i];
-    i += escape ? 2 : 0;
-  }
-  return decoded;
-}
-
 // A reference from a document with this address; enough of RFC 3986 for schemas.
 std::string joined(const std::string& base, const std::string& reference) {
   if (reference.find("://") != std::string::npos || reference.starts_with("urn:") || base.empty())
@@ -230,6 +219,7 @@ Result<const Json*> SchemaDocument::resolve(const std::string& reference) const 
   const auto dynamic = dynamic_anchors_.find(reference.substr(mark));
   if (dynamic != dynamic_anchors_.end() && dynamic->second > 1)
     return invalid("$dynamicAnchor \"{}\" in several places is not supported", reference.substr(mark));
+  // ~0 and ~1 are left to JSON pointers.
   const std::string fragment = mark < reference.size() ? percent_decoded(reference.substr(mark + 1)) : "";
   std::string address = reference.substr(0, mark);
   const Json* from = &root_;

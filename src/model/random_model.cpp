@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/file_cache.h"
 #include "mx/block.h"
 
 namespace moesaic {
@@ -16,12 +17,6 @@ uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
   return x ^ (x >> 31);
-}
-
-uint64_t fnv1a(const std::string& text) {
-  uint64_t hash = 0xCBF29CE484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
-  return hash;
 }
 
 // A tensor's distribution.

@@ -76,7 +76,10 @@ class Answer {
   // The JSON of a complete answer that is not streamed.
   virtual std::string whole() = 0;
   // The last events of a stream that ends with an error.
-  virtual void fail(const ApiError& error, std::string& sse) = 0;
+  virtual void fail(const ApiError& error, std::string& sse) {
+    append_event(sse, error_json(error));
+    sse += kDone;
+  }
   virtual Usage usage() const = 0;
   // The type of a stream, and the text that keeps it alive while nothing comes (empty: none can).
   virtual std::string_view content_type() const { return "text/event-stream; charset=utf-8"; }

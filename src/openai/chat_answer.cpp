@@ -142,11 +142,6 @@ void ChatAnswer::finish(std::string& sse) {
   sse += kDone;
 }
 
-void ChatAnswer::fail(const ApiError& error, std::string& sse) {
-  append_event(sse, error_json(error));
-  sse += kDone;
-}
-
 Json ChatAnswer::message_of(const Choice& choice) const {
   Json message = {{"role", "assistant"}, {"content", choice.content}, {"refusal", nullptr}};
   if (!choice.calls.empty()) message["content"] = null_if_empty(choice.content);

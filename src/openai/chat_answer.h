@@ -37,7 +37,6 @@ class ChatAnswer : public Answer {
   bool complete() const override { return open_ == 0; }
   void finish(std::string& sse) override;
   std::string whole() override;
-  void fail(const ApiError& error, std::string& sse) override;
   Usage usage() const override;
 
  private:

@@ -138,11 +138,6 @@ std::string CompletionAnswer::whole() {
   return dump(json);
 }
 
-void CompletionAnswer::fail(const ApiError& error, std::string& sse) {
-  append_event(sse, error_json(error));
-  sse += kDone;
-}
-
 Usage CompletionAnswer::usage() const {
   Usage sum;
   for (size_t i = 0; i < choices_.size(); ++i) {

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "base/file_cache.h"
+
 namespace moesaic::openai {
 namespace {
 
@@ -11,12 +13,7 @@ constexpr std::string_view kVersion = "moesaic-1.";
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 constexpr size_t kSumDigits = 16;
 
-// FNV-1a.
-std::string checksum(std::string_view text) {
-  uint64_t sum = 0xcbf29ce484222325u;
-  for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return fmt::format("{:016x}", sum);
-}
+std::string checksum(std::string_view text) { return fmt::format("{:016x}", fnv1a(text)); }
 
 // base64url without padding.
 std::string encode(std::string_view bytes) {

@@ -5,15 +5,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/seconds.h"
 
 namespace moesaic::server {
-namespace {
-
-double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
-}  // namespace
 
 EngineThread::EngineThread(Open open, int max_waiting, Metrics& metrics)
     : open_(std::move(open)), metrics_(metrics), admission_(max_waiting) {}
@@ -235,8 +229,8 @@ void EngineThread::on_begin(const TicketPtr& ticket) {
 
 void EngineThread::on_prompt(const TicketPtr& ticket, const PromptProgress& progress) {
   constexpr double kMilliseconds = 1e3;
-  ticket->event().read = openai::ReadPrompt{
-      .progress = progress, .milliseconds = kMilliseconds * seconds_between(ticket->begun, Clock::now())};
+  ticket->event().read =
+      openai::ReadPrompt{.progress = progress, .milliseconds = kMilliseconds * seconds_since(ticket->begun)};
   touch(ticket);
 }
 
@@ -260,7 +254,7 @@ void EngineThread::on_end(const TicketPtr& ticket, const Outcome& outcome) {
   }
   metrics_.prompt_length.observe(outcome.prompt_tokens);
   metrics_.generation_length.observe(outcome.generated_tokens);
-  metrics_.end_to_end.observe(seconds_between(ticket->arrived, Clock::now()));
+  metrics_.end_to_end.observe(seconds_since(ticket->arrived));
   metrics_.recoveries += outcome.recoveries;
   ++metrics_.finished[static_cast<int>(outcome.finish)];
 }

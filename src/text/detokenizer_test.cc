@@ -58,6 +58,12 @@ TEST(StreamDecoder, TokensThatAreNotValidAlone) {
   EXPECT_EQ(streamed + decoder.flush(), text);
 }
 
+TEST(Utf8, WhatIsNoEscapeStaysInAPercentDecodedText) {
+  EXPECT_EQ(percent_decoded("a%2Fb%2f%41"), "a/b/A");
+  const std::string plain = "%2 %zz %-1 %+1 % 1 %a";
+  EXPECT_EQ(percent_decoded(plain), plain);
+}
+
 TEST(Utf8, LossyMatchesTheStandardsExamples) {  // Unicode 15, table 3-8 and section 3.9
   EXPECT_EQ(utf8_lossy("\xC0\xAF\xE0\x80\xBF\xF0\x81\x82\x41"),
             "\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\x41");

@@ -1,5 +1,6 @@
 #include "text/utf8.h"
 
+#include <charconv>
 #include <cstdint>
 #include <cstring>
 
@@ -71,6 +72,19 @@ std::string utf8_lossy(std::string_view text) {
     text.remove_prefix(utf8_step(text).length);
   }
   return clean;
+}
+
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char* digits = text.data() + i + 1;
+    uint8_t byte = 0;
+    const bool escapes = text[i] == '%' && i + 2 < text.size() &&
+                         std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    out += escapes ? static_cast<char>(byte) : text[i];
+    if (escapes) i += 2;
+  }
+  return out;
 }
 
 }  // namespace moesaic

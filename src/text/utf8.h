@@ -25,4 +25,7 @@ size_t utf8_valid_prefix(std::string_view text);
 // Each ill-formed sequence becomes one U+FFFD.
 std::string utf8_lossy(std::string_view text);
 
+// The text of a part of an address: %2F is a slash. A '%' that begins no such thing stands for itself.
+std::string percent_decoded(std::string_view text);
+
 }  // namespace moesaic

@@ -205,10 +205,6 @@ void report_ignored_fields(HttpExchange& exchange, App& app, const openai::Unkno
 }
 
 asio::awaitable<void> generate(HttpExchange& exchange, App& app, PrepareRequest prepare_request) {
-  if (const auto refusal = unavailable(app)) {
-    co_await send_error(exchange, *refusal);
-    co_return;
-  }
   const auto deadline = deadline_of(app);
   openai::PreparedRequestOrError made = co_await prepare(exchange, app, prepare_request, deadline);
   if (exchange.gone().stop_requested()) co_return;

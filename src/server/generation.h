@@ -9,8 +9,8 @@
 
 namespace moesaic::server {
 
-// Answers the request: whole, as server-sent events, or with an error. When it returns, its generations have
-// ended or are cancelled.
+// For an App that is available. Answers the request: whole, as server-sent events, or with an error. When it
+// returns, its generations have ended or are cancelled.
 asio::awaitable<void> generate(HttpExchange& exchange, App& app, PrepareRequest prepare_request);
 
 // Reports the unknown fields of a request: to its client, and each once to the log.

@@ -5,13 +5,9 @@
 
 #include <ctime>
 
-#include "anthropic/messages_request.h"
-#include "openai/chat_request.h"
-#include "openai/completion_request.h"
+#include "ollama/model_list.h"
 #include "openai/fields.h"
-#include "openai/responses_request.h"
 #include "openai/sse.h"
-#include "openai/token_requests.h"
 #include "server/client.h"
 #include "server/generation.h"
 #include "server/prepare.h"
@@ -23,11 +19,11 @@ namespace {
 using openai::ApiError;
 using openai::Json;
 
-asio::awaitable<void> send_state(HttpExchange& exchange, const openai::Refusal& refusal, Json state) {
+asio::awaitable<void> send_unless(const openai::Refusal& refusal, HttpExchange& exchange, Json json) {
   if (refusal) {
     co_await send_error(exchange, *refusal);
   } else {
-    co_await send_json(exchange, state);
+    co_await send_json(exchange, json);
   }
 }
 
@@ -133,12 +129,7 @@ asio::awaitable<void> send_json(HttpExchange& exchange, const Json& json) {
 }
 
 asio::awaitable<void> convert(HttpExchange& exchange, App& app, Convert convert_body) {
-  openai::TokenAnswerOrError result;
-  if (const auto refusal = unavailable(app)) {
-    result = *refusal;
-  } else {
-    result = co_await prepare(exchange, app, convert_body, deadline_of(app));
-  }
+  openai::TokenAnswerOrError result = co_await prepare(exchange, app, convert_body, deadline_of(app));
   if (exchange.gone().stop_requested()) co_return;
   HttpAnswer answer;
   if (const auto* error = std::get_if<ApiError>(&result)) {
@@ -187,25 +178,19 @@ openai::Refusal unavailable(const App& app) {
 asio::awaitable<void> health(HttpExchange& exchange, App& app) {
   openai::Refusal refusal;
   if (app.engine.state() == EngineThread::State::kFailed) refusal = unavailable(app);
-  co_await send_state(exchange, refusal, health_json(app));
+  co_await send_unless(refusal, exchange, health_json(app));
 }
 
 asio::awaitable<void> ready(HttpExchange& exchange, App& app) {
-  co_await send_state(exchange, unavailable(app), health_json(app));
+  co_await send_unless(unavailable(app), exchange, health_json(app));
 }
 
 asio::awaitable<void> version(HttpExchange& exchange, App& app) {
-  const Json json = {{"version", app.options.version}};
-  co_await send_json(exchange, json);
+  return send_json(exchange, openai::dump({{"version", app.options.version}}));
 }
 
 asio::awaitable<void> server_info(HttpExchange& exchange, App& app) {
-  if (const auto refusal = unavailable(app)) {
-    co_await send_error(exchange, *refusal);
-    co_return;
-  }
-  const Json json = info_json(app);
-  co_await send_json(exchange, json);
+  return send_json(exchange, info_json(app));
 }
 
 asio::awaitable<void> metrics(HttpExchange& exchange, App& app) {
@@ -218,33 +203,23 @@ asio::awaitable<void> metrics(HttpExchange& exchange, App& app) {
 }
 
 asio::awaitable<void> models(HttpExchange& exchange, App& app) {
-  if (const auto refusal = unavailable(app)) {
-    co_await send_error(exchange, *refusal);
-    co_return;
-  }
-  const Json json = {{"object", "list"},
-                     {"data", Json::array({model_json(app)})},
-                     {"first_id", app.options.model_name},
-                     {"last_id", app.options.model_name},
-                     {"has_more", false}};
-  co_await send_json(exchange, json);
+  return send_json(exchange, openai::dump({{"object", "list"},
+                                           {"data", Json::array({model_json(app)})},
+                                           {"first_id", app.options.model_name},
+                                           {"last_id", app.options.model_name},
+                                           {"has_more", false}}));
 }
 
 asio::awaitable<void> model_by_id(HttpExchange& exchange, App& app) {
-  openai::Refusal refusal = unavailable(app);
+  openai::Refusal refusal;
   const std::string id = model_id(exchange.request().path);
-  if (!refusal && id != app.options.model_name)
+  if (id != app.options.model_name)
     refusal = ApiError{.http = 404,
                        .message = fmt::format("the model '{}' is not served here; '{}' is", id.substr(0, 200),
                                               app.options.model_name),
                        .param = "model",
                        .code = "model_not_found"};
-  if (refusal) {
-    co_await send_error(exchange, *refusal);
-  } else {
-    const Json json = model_json(app);
-    co_await send_json(exchange, json);
-  }
+  co_await send_unless(refusal, exchange, model_json(app));
 }
 
 openai::Service service_of(App& app, const HttpRequest& request) {
@@ -258,22 +233,6 @@ openai::Service service_of(App& app, const HttpRequest& request) {
           .responses = app.responses.enabled() ? &app.responses : nullptr,
           .client = request.authorization,
           .holder = client_of(request, app.options)};
-}
-
-asio::awaitable<void> chat_completions(HttpExchange& exchange, App& app) {
-  return generate(exchange, app, openai::prepare_chat);
-}
-
-asio::awaitable<void> completions(HttpExchange& exchange, App& app) {
-  return generate(exchange, app, openai::prepare_completion);
-}
-
-asio::awaitable<void> responses(HttpExchange& exchange, App& app) {
-  return generate(exchange, app, openai::prepare_response);
-}
-
-asio::awaitable<void> input_tokens(HttpExchange& exchange, App& app) {
-  return convert(exchange, app, openai::count_input);
 }
 
 asio::awaitable<void> stored_response(HttpExchange& exchange, App& app) {
@@ -303,24 +262,18 @@ asio::awaitable<void> delete_response(HttpExchange& exchange, App& app) {
   }
 }
 
-asio::awaitable<void> messages(HttpExchange& exchange, App& app) {
-  return generate(exchange, app, anthropic::prepare_messages);
+asio::awaitable<void> ollama_version(HttpExchange& exchange, App&) {
+  return send_json(exchange, openai::dump({{"version", ollama::kApiVersion}}));
 }
 
-asio::awaitable<void> count_tokens(HttpExchange& exchange, App& app) {
-  return convert(exchange, app, anthropic::count_tokens);
+asio::awaitable<void> ollama_tags(HttpExchange& exchange, App& app) {
+  return send_json(exchange,
+                   ollama::tags_json(app.options.model_name, app.engine.model()->info(), app.started));
 }
 
-asio::awaitable<void> tokenize(HttpExchange& exchange, App& app) {
-  return convert(exchange, app, openai::tokenize);
-}
-
-asio::awaitable<void> apply_template(HttpExchange& exchange, App& app) {
-  return convert(exchange, app, openai::apply_template);
-}
-
-asio::awaitable<void> detokenize(HttpExchange& exchange, App& app) {
-  return convert(exchange, app, openai::detokenize);
+asio::awaitable<void> ollama_ps(HttpExchange& exchange, App& app) {
+  return send_json(exchange,
+                   ollama::running_json(app.options.model_name, app.engine.model()->info(), app.started));
 }
 
 }  // namespace moesaic::server

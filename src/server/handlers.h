@@ -1,4 +1,4 @@
-// The endpoints.
+// The endpoints. Which of them need an App that is available is in router.cpp.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -14,7 +14,7 @@ namespace moesaic::server {
 HttpAnswer error_answer(const openai::ApiError& error, const HttpRequest& request);
 asio::awaitable<void> send_json(HttpExchange& exchange, std::string json);
 asio::awaitable<void> send_json(HttpExchange& exchange, const openai::Json& json);
-// Answers with what the worker pool makes of the body.
+// For an App that is available. Answers with what the worker pool makes of the body.
 asio::awaitable<void> convert(HttpExchange& exchange, App& app, Convert convert_body);
 asio::awaitable<void> send_error(HttpExchange& exchange, const openai::ApiError& error);
 // While loading, draining or after a failure: why nothing can be generated.
@@ -33,16 +33,10 @@ asio::awaitable<void> server_info(HttpExchange& exchange, App& app);
 asio::awaitable<void> metrics(HttpExchange& exchange, App& app);
 asio::awaitable<void> models(HttpExchange& exchange, App& app);
 asio::awaitable<void> model_by_id(HttpExchange& exchange, App& app);
-asio::awaitable<void> chat_completions(HttpExchange& exchange, App& app);
-asio::awaitable<void> completions(HttpExchange& exchange, App& app);
-asio::awaitable<void> responses(HttpExchange& exchange, App& app);
-asio::awaitable<void> input_tokens(HttpExchange& exchange, App& app);
 asio::awaitable<void> stored_response(HttpExchange& exchange, App& app);
 asio::awaitable<void> delete_response(HttpExchange& exchange, App& app);
-asio::awaitable<void> messages(HttpExchange& exchange, App& app);
-asio::awaitable<void> count_tokens(HttpExchange& exchange, App& app);
-asio::awaitable<void> tokenize(HttpExchange& exchange, App& app);
-asio::awaitable<void> apply_template(HttpExchange& exchange, App& app);
-asio::awaitable<void> detokenize(HttpExchange& exchange, App& app);
+asio::awaitable<void> ollama_version(HttpExchange& exchange, App& app);
+asio::awaitable<void> ollama_tags(HttpExchange& exchange, App& app);
+asio::awaitable<void> ollama_ps(HttpExchange& exchange, App& app);
 
 }  // namespace moesaic::server

@@ -36,10 +36,6 @@ Json slot(int id, bool busy, const ModelInfo& info) {
 }  // namespace
 
 asio::awaitable<void> llama_props(HttpExchange& exchange, App& app) {
-  if (const auto refusal = unavailable(app)) {
-    co_await send_error(exchange, *refusal);
-    co_return;
-  }
   const ModelInfo info = app.engine.model()->info();
   const Json json = {
       {"default_generation_settings", {{"id", 0}, {"n_ctx", info.context}, {"params", default_params()}}},
@@ -55,19 +51,15 @@ asio::awaitable<void> llama_props(HttpExchange& exchange, App& app) {
       {"eos_token", "<|return|>"},
       {"build_info", "moesaic-" + app.options.version},
       {"is_sleeping", false}};
-  co_await send_json(exchange, json);
+  return send_json(exchange, json);
 }
 
 asio::awaitable<void> llama_slots(HttpExchange& exchange, App& app) {
-  if (const auto refusal = unavailable(app)) {
-    co_await send_error(exchange, *refusal);
-    co_return;
-  }
   const ModelInfo info = app.engine.model()->info();
   const int running = app.engine.gauges().engine.running;
   Json slots = Json::array();
   for (int i = 0; i < info.max_batch; ++i) slots.push_back(slot(i, i < running, info));
-  co_await send_json(exchange, slots);
+  return send_json(exchange, slots);
 }
 
 }  // namespace moesaic::server

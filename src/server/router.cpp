@@ -4,57 +4,76 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <string>
 
 #include "anthropic/error.h"
+#include "anthropic/messages_request.h"
+#include "ollama/chat_request.h"
 #include "ollama/error.h"
+#include "ollama/model_list.h"
+#include "openai/chat_request.h"
+#include "openai/completion_request.h"
+#include "openai/responses_request.h"
+#include "openai/token_requests.h"
+#include "server/generation.h"
 #include "server/handlers.h"
 #include "server/keys.h"
 #include "server/llama_handlers.h"
-#include "server/ollama_handlers.h"
 #include "server/page.h"
+#include "text/utf8.h"
 
 namespace moesaic::server {
 namespace {
 
 using Handler = asio::awaitable<void> (*)(HttpExchange&, App&);
 
+template <PrepareRequest kPrepare>
+asio::awaitable<void> generates(HttpExchange& exchange, App& app) {
+  return generate(exchange, app, kPrepare);
+}
+
+template <Convert kConvert>
+asio::awaitable<void> converts(HttpExchange& exchange, App& app) {
+  return convert(exchange, app, kConvert);
+}
+
+enum class Needs { kNothing, kKey, kModel };  // kModel: a key, and an App that is available
+
 struct Route {
   std::string_view method, path;  // a path that ends in '/' takes what follows too
-  bool open;                      // to requests without a key
+  Needs needs;
   Handler handler;
 };
 
 constexpr std::array kRoutes = {
-    Route{"GET", "/", true, page},
-    Route{"GET", "/page/", true, page_file},
-    Route{"GET", "/health", true, health},
-    Route{"GET", "/ready", true, ready},
-    Route{"GET", "/version", true, version},
-    Route{"GET", "/metrics", true, metrics},
-    Route{"GET", "/server_info", false, server_info},
-    Route{"GET", "/v1/models", false, models},
-    Route{"GET", "/v1/models/", false, model_by_id},
-    Route{"POST", "/v1/chat/completions", false, chat_completions},
-    Route{"POST", "/v1/completions", false, completions},
-    Route{"POST", "/v1/responses", false, responses},
-    Route{"POST", "/v1/responses/input_tokens", false, input_tokens},
-    Route{"GET", "/v1/responses/", false, stored_response},
-    Route{"DELETE", "/v1/responses/", false, delete_response},
-    Route{"POST", "/v1/messages", false, messages},
-    Route{"POST", "/v1/messages/count_tokens", false, count_tokens},
-    Route{"GET", "/props", false, llama_props},
-    Route{"GET", "/slots", false, llama_slots},
-    Route{"GET", "/api/version", true, ollama_version},
-    Route{"GET", "/api/tags", false, ollama_tags},
-    Route{"GET", "/api/ps", false, ollama_ps},
-    Route{"POST", "/api/show", false, ollama_show},
-    Route{"POST", "/api/chat", false, ollama_chat},
-    Route{"POST", "/api/generate", false, ollama_generate},
-    Route{"POST", "/tokenize", false, tokenize},
-    Route{"POST", "/apply-template", false, apply_template},
-    Route{"POST", "/detokenize", false, detokenize},
+    Route{"GET", "/", Needs::kNothing, page},
+    Route{"GET", "/page/", Needs::kNothing, page_file},
+    Route{"GET", "/health", Needs::kNothing, health},
+    Route{"GET", "/ready", Needs::kNothing, ready},
+    Route{"GET", "/version", Needs::kNothing, version},
+    Route{"GET", "/metrics", Needs::kNothing, metrics},
+    Route{"GET", "/server_info", Needs::kModel, server_info},
+    Route{"GET", "/v1/models", Needs::kModel, models},
+    Route{"GET", "/v1/models/", Needs::kModel, model_by_id},
+    Route{"POST", "/v1/chat/completions", Needs::kModel, generates<openai::prepare_chat>},
+    Route{"POST", "/v1/completions", Needs::kModel, generates<openai::prepare_completion>},
+    Route{"POST", "/v1/responses", Needs::kModel, generates<openai::prepare_response>},
+    Route{"POST", "/v1/responses/input_tokens", Needs::kModel, converts<openai::count_input>},
+    Route{"GET", "/v1/responses/", Needs::kKey, stored_response},
+    Route{"DELETE", "/v1/responses/", Needs::kKey, delete_response},
+    Route{"POST", "/v1/messages", Needs::kModel, generates<anthropic::prepare_messages>},
+    Route{"POST", "/v1/messages/count_tokens", Needs::kModel, converts<anthropic::count_tokens>},
+    Route{"GET", "/props", Needs::kModel, llama_props},
+    Route{"GET", "/slots", Needs::kModel, llama_slots},
+    Route{"GET", "/api/version", Needs::kNothing, ollama_version},
+    Route{"GET", "/api/tags", Needs::kModel, ollama_tags},
+    Route{"GET", "/api/ps", Needs::kModel, ollama_ps},
+    Route{"POST", "/api/show", Needs::kModel, converts<ollama::show>},
+    Route{"POST", "/api/chat", Needs::kModel, generates<ollama::prepare_chat>},
+    Route{"POST", "/api/generate", Needs::kModel, generates<ollama::prepare_generate>},
+    Route{"POST", "/tokenize", Needs::kModel, converts<openai::tokenize>},
+    Route{"POST", "/apply-template", Needs::kModel, converts<openai::apply_template>},
+    Route{"POST", "/detokenize", Needs::kModel, converts<openai::detokenize>},
 };
 
 // Endpoints of the four APIs that clients ask for and that are not here, and what to do instead. The first
@@ -153,26 +172,11 @@ const Route* find_route(const HttpRequest& request) {
   return at == kRoutes.end() ? nullptr : &*at;
 }
 
-int hex_digit(char c) {
-  const auto at = std::string_view("0123456789abcdef")
-                      .find(static_cast<char>(std::tolower(static_cast<unsigned char>(c))));
-  return at == std::string_view::npos ? -1 : static_cast<int>(at);
-}
-
-// %2F is a slash; a '%' that begins no such thing stands for itself.
-std::string percent_decoded(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool escapes = text[i] == '%' && i + 2 < text.size();
-    const int high = escapes ? hex_digit(text[i + 1]) : -1, low = escapes ? hex_digit(text[i + 2]) : -1;
-    if (high < 0 || low < 0) {
-      out += text[i];
-      continue;
-    }
-    out += static_cast<char>(high * 16 + low);
-    i += 2;
-  }
-  return out;
+// The name that stands behind this part of a path.
+std::string name_behind(std::string_view part, std::string_view path) {
+  const std::string given = plain(path);
+  const size_t at = given.find(part);
+  return at == std::string::npos ? "" : percent_decoded(given.substr(at + part.size()));
 }
 
 }  // namespace
@@ -188,7 +192,8 @@ openai::Refusal check_access(const HttpRequest& request, const App& app) {
     return openai::not_found(
         fmt::format("there is no {}{}", request.path.substr(0, 200), instead_of(plain(request.path))),
         "not_found");
-  if (route->open || app.options.api_keys.empty() || is_key(request.authorization, app.options.api_keys))
+  if (route->needs == Needs::kNothing || app.options.api_keys.empty() ||
+      is_key(request.authorization, app.options.api_keys))
     return {};
   return openai::ApiError{
       .http = 401,
@@ -197,17 +202,9 @@ openai::Refusal check_access(const HttpRequest& request, const App& app) {
       .code = "invalid_api_key"};
 }
 
-std::string model_id(std::string_view path) {
-  const std::string given = plain(path);
-  const size_t at = given.find(kModels);
-  return at == std::string::npos ? "" : percent_decoded(given.substr(at + kModels.size()));
-}
+std::string model_id(std::string_view path) { return name_behind(kModels, path); }
 
-std::string response_id(std::string_view path) {
-  const std::string given = plain(path);
-  const size_t at = given.find(kResponses);
-  return at == std::string::npos ? "" : percent_decoded(given.substr(at + kResponses.size()));
-}
+std::string response_id(std::string_view path) { return name_behind(kResponses, path); }
 
 std::string error_body(const HttpRequest& request, const openai::ApiError& error) {
   const std::string called = plain(request.path);
@@ -228,7 +225,13 @@ std::string methods_of(const std::string& path) {
 asio::awaitable<void> route(HttpExchange& exchange, App& app) {
   const Route* found = find_route(exchange.request());  // check_access let it pass
   exchange.record().route = found->path;
-  co_await found->handler(exchange, app);
+  openai::Refusal refusal;
+  if (found->needs == Needs::kModel) refusal = unavailable(app);
+  if (refusal) {
+    co_await send_error(exchange, *refusal);
+  } else {
+    co_await found->handler(exchange, app);
+  }
 }
 
 }  // namespace moesaic::server

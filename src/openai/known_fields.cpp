@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <numeric>
 
+#include "base/nearest.h"
 #include "openai/sse.h"
 
 namespace moesaic::openai {
@@ -22,23 +22,6 @@ std::string squashed(std::string_view name) {
       out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   return out;
-}
-
-// Insertions, deletions, replacements and swaps of neighbours between two words.
-size_t edits(const std::string& a, const std::string& b) {
-  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
-  std::iota(last.begin(), last.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        row[j] = std::min(row[j], before[j - 2] + 1);
-    }
-    std::swap(before, last);
-    std::swap(last, row);
-  }
-  return last[b.size()];
 }
 
 std::string header_safe(std::string_view name) {
@@ -139,7 +122,7 @@ std::string_view FieldTable::nearest(std::string_view name) const {
   for (const auto& part : parts) {
     if (part.title.empty()) continue;
     for (const KnownField& field : part.fields) {
-      const size_t distance = edits(word, squashed(field.name));
+      const auto distance = static_cast<size_t>(edit_distance(word, squashed(field.name)));
       if (distance >= least) continue;
       least = distance;
       best = field.name;

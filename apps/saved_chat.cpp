@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "text/harmony.h"
+#include "text/limited_json.h"
 
 namespace moesaic::app {
 namespace {
@@ -20,12 +21,24 @@ nlohmann::ordered_json json_of(const Message& m) {
   return json;
 }
 
+nlohmann::ordered_json json_of(const Tool& tool) {
+  nlohmann::ordered_json json = {{"name", tool.name}, {"description", tool.description}};
+  if (!tool.parameters.empty()) json["parameters"] = tool.parameters.parsed()->value;
+  return json;
+}
+
 }  // namespace
 
 std::string json_of(const Conversation& conversation) {
+  const Conversation standard;
   nlohmann::ordered_json json = {{"instructions", conversation.instructions},
-                                 {"reasoning_effort", effort_name(conversation.reasoning_effort)},
-                                 {"messages", nlohmann::ordered_json::array()}};
+                                 {"reasoning_effort", effort_name(conversation.reasoning_effort)}};
+  if (conversation.model_identity != standard.model_identity)
+    json["model_identity"] = conversation.model_identity;
+  if (conversation.knowledge_cutoff != standard.knowledge_cutoff)
+    json["knowledge_cutoff"] = conversation.knowledge_cutoff;
+  for (const Tool& tool : conversation.tools) json["tools"].push_back(json_of(tool));
+  json["messages"] = nlohmann::ordered_json::array();
   for (const Message& m : conversation.messages) json["messages"].push_back(json_of(m));
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }

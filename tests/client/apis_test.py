@@ -390,6 +390,9 @@ class Ollama(Case):
         self.assertIsInstance(self.get("/api/nothing", 404)["error"], str)
         self.assertIn("moesaic serve -m", self.post("/api/pull", {"model": "other"}, 404)["error"])
         self.assertIn("embeddings", self.post("/api/embed", {"model": "tiny", "input": "a"}, 404)["error"])
+        for path, instead in (("/v1/embeddings", "no embeddings"), ("/embedding", "no embeddings"), ("/v1/videos", "text"),
+                              ("/v1/uploads", "no files"), (f"{CHAT}/chatcmpl-1", "/v1/responses")):
+            self.assertIn(instead, self.post(path, {}, 404)["error"]["message"])
 
     def test_open_webui_and_continue(self):
         options = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.0, "seed": 7, "num_ctx": 1024, "num_predict": 60,

@@ -165,7 +165,7 @@ void print_header(const BenchOptions& o, const LoadedModel& m) {
         "model,device,threads,test,depth,batch,reps,tok_s,tok_s_min,tok_s_max,bytes_per_token,gb_s,ceiling_"
         "gb_s,share,reads\n");
   if (o.format != "md") return;
-  fmt::print("{} on {}, loaded in {:.2f} s\n", o.model.model, m.caps.name, m.load_seconds);
+  fmt::print("{} on {}, loaded in {:.2f} s\n", chat::printable(o.model.model), m.caps.name, m.load_seconds);
   if (!m.caps.reads.empty()) fmt::print("weights are read with {}\n", m.caps.reads);
   if (m.backend->device().backend == "cpu") fmt::print("huge pages: {}\n", describe(read_huge_pages()));
   fmt::print("\n");
@@ -238,6 +238,8 @@ Status run_bench(const BenchOptions& o) {
   if (!o.moe.empty() && o.format == "html") return usage(invalid("--moe: -o is md, json or csv"));
   if (!o.moe.empty())
     return run_moe_bench({.model = o.model, .tokens = o.moe, .delay = o.delay, .format = o.format});
+  if (largest(o.prompts) == 0 && largest(o.generations) == 0)
+    return usage(invalid("-p 0 -n 0: that leaves nothing to time"));
   if (o.speculative != "none") return run_with_drafts(o);
   if (!o.acceptance.empty()) return usage(invalid("--acceptance: give --speculative"));
   ASSIGN_OR_RETURN(LoadedModel m,

@@ -12,6 +12,7 @@
 #include "backend/tuner.h"
 #include "base/error.h"
 #include "bench.h"
+#include "chat/terminal_text.h"
 #include "print_json.h"
 
 namespace moesaic::app {
@@ -41,8 +42,8 @@ void print_header(const MoeBench& o, const LoadedModel& m) {
       "both products, combine; and with norm and router. A layer's mean over {} layers in turn, random\n"
       "activations made anew for each pass. Floor: the weights that random routing reaches at {:.0f} GB/s\n"
       "(measured), or the operations at {:.0f} TFLOP/s.\n\n",
-      o.model.model, c.experts_per_token, c.experts, c.hidden, c.intermediate, m.caps.name, c.layers,
-      m.ceiling_gb_s, m.caps.experts_flops / 1e12);
+      chat::printable(o.model.model), c.experts_per_token, c.experts, c.hidden, c.intermediate, m.caps.name,
+      c.layers, m.ceiling_gb_s, m.caps.experts_flops / 1e12);
   fmt::print(
       "| tokens | us (median) | min - max | floor us | share of floor | GB/s | TFLOP/s | us with router "
       "| share | kernels |\n"

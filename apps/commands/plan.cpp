@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/huge_pages.h"
 #include "ceiling.h"
+#include "chat/terminal_text.h"
 #include "commands.h"
 #include "engine/expert_placement.h"
 #include "model_options.h"
@@ -162,7 +163,8 @@ Status run_projection(const PlanOptions& o) {
         invalid("--tokens {}: the projection is for decoding, 1 to {} tokens", most, kProjectedTokens));
   fmt::print(
       "{} on {}: a projection from {:.0f} GB/s, {} multiprocessors at {:.2f} GHz; nothing was measured\n\n",
-      o.model.model, device.label, device.bytes_per_second / 1e9, device.multiprocessors, device.clock / 1e9);
+      chat::printable(o.model.model), device.label, device.bytes_per_second / 1e9, device.multiprocessors,
+      device.clock / 1e9);
   for (const int tokens : o.tokens) print_projection(checkpoint, device, dense, tokens);
   return {};
 }
@@ -179,8 +181,8 @@ Status run_estimate(const PlanOptions& o) {
       is_mxfp4(checkpoint.weights.layers[0].gate.first.format) && slabs_take(shape_of(checkpoint, 1));
   if (fp8 && !slabs) return usage(invalid("--moe-path fp8: only for experts of gpt-oss's sizes in MXFP4"));
   const auto configs = w4a8 ? w4a8_configs(mxfp8_parts(path), h200) : sm90_configs(slabs, fp8);
-  fmt::print("{} on an NVIDIA {} as its data sheet has it; nothing was measured\n\n", o.model.model,
-             h200 ? "H200" : sm120.label);
+  fmt::print("{} on an NVIDIA {} as its data sheet has it; nothing was measured\n\n",
+             chat::printable(o.model.model), h200 ? "H200" : sm120.label);
   for (const int tokens : o.tokens)
     RETURN_IF_ERROR(print_configs(shape_of(checkpoint, tokens), configs, ceiling));
   return {};
@@ -249,7 +251,8 @@ Status run_plan(const PlanOptions& o) {
   print_machine(m);
   if (const int ranks = m.choice.options.tp; ranks > 1)
     RETURN_IF_ERROR(print_ranks(m.checkpoint, ranks, false));
-  fmt::print("{} on {}: {:.0f} GB/s measured", o.model.model, m.caps.name, ceiling.bytes_per_second / 1e9);
+  fmt::print("{} on {}: {:.0f} GB/s measured", chat::printable(o.model.model), m.caps.name,
+             ceiling.bytes_per_second / 1e9);
   if (ceiling.flops_per_second > 0)
     fmt::print(", {:.0f} TFLOP/s by the data sheet", ceiling.flops_per_second / 1e12);
   fmt::print("\n\n");

@@ -8,6 +8,7 @@
 #include "backend/profiling.h"
 #include "base/error.h"
 #include "base/seconds.h"
+#include "chat/terminal_text.h"
 #include "commands.h"
 #include "drafted_batch.h"
 #include "model_options.h"
@@ -58,8 +59,9 @@ void print_line(const OpProfile& op, const LoadedModel& m, double of_all = 0) {
 }
 
 void print_table(const LoadedModel& m, const Steps& steps, const ProfileOptions& o, double step_seconds) {
-  fmt::print("{} on {}, a step of {} token{} at depth {}, {} steps; ceiling {:.1f} GB/s\n\n", o.model.model,
-             m.caps.name, o.rows, o.rows == 1 ? "" : "s", o.depth, steps.count, m.ceiling_gb_s);
+  fmt::print("{} on {}, a step of {} token{} at depth {}, {} steps; ceiling {:.1f} GB/s\n\n",
+             chat::printable(o.model.model), m.caps.name, o.rows, o.rows == 1 ? "" : "s", o.depth,
+             steps.count, m.ceiling_gb_s);
   if (!m.caps.reads.empty()) fmt::print("weights are read with {}\n\n", m.caps.reads);
   fmt::print("{:<10}{:>7}{:>11}{:>10}{:>10}{:>10}{:>8}{:>10}  {}\n", "op", "calls", "us", "us each", "GB",
              "GB/s", "share", "TFLOP/s", "part of the step");

@@ -46,6 +46,7 @@ class Usage(Cli):
 
     def test_wrong_values_name_what_is_allowed(self):
         self.refused(2, "--draft-tokens requires --speculative", "run", "-m", MODEL, "-p", "a", "--draft-tokens", 3)
+        self.refused(2, "nothing to time", "bench", "-m", MODEL, "-p", 0, "-n", 0)
         self.refused(2, ["--architecture", "sm_90a"], "warmup", "--architecture", "foo")
         for flag, value, words in (("--draft-tokens", "999999999", ["--draft-tokens", "from 1 to 16, or auto"]),
                                    ("--draft-tokens", "1.5", "from 1 to 16"), ("--seed", "9" * 30, "from 0 to 18446744073709551615"),

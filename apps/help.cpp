@@ -117,7 +117,8 @@ std::string conversion_error(const CLI::App& command, const CLI::ParseError& err
 
 // CLI11 says "--temp: At Most 1 required but received 2" and "--temp: 1 required FLOAT missing".
 std::string count_error(const CLI::App& command, const CLI::ParseError& error) {
-  const std::string what = error.what(), name = what.substr(0, what.find(':'));
+  std::string what = error.what();
+  const std::string name = what.substr(0, what.find(':'));
   const CLI::Option* option = command.get_option_no_throw(name);
   if (option == nullptr) return what;
   const size_t given = option->results().size();

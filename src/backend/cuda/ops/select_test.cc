@@ -48,6 +48,11 @@ const std::vector<TokenRange> kMmaRanges = {{8, "small-M 8"},
                                             {kMostTokens, "large-M 128"}};
 const std::vector<TokenRange> kHopperRanges = {
     {8, "dense_decode 8"}, {16, "dense_decode 16"}, {32, "dense_decode 32"}, {kMostTokens, "wgmma"}};
+const std::vector<TokenRange> kWithoutWgmmaRanges = {{8, "dense_decode 8"},
+                                                     {16, "dense_decode 16"},
+                                                     {32, "dense_decode 32"},
+                                                     {64, "large-M 64"},
+                                                     {kMostTokens, "large-M 128"}};
 const std::vector<TokenRange> kBlockScaledRanges = {
     {8, "block-scaled 8"},   {16, "block-scaled 16"},   {32, "block-scaled 32"},
     {64, "block-scaled 64"}, {512, "block-scaled 128"}, {kMostTokens, "block-scaled prefill"}};
@@ -57,13 +62,7 @@ TEST(SelectLinear, OnHopper) {
   for (const Kind kind : {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8}) {
     for (const int cols : {2880, 4096}) expect_ranges(hopper, kind, cols, kHopperRanges);
     // Too few columns for wgmma, or no multiple of its 64: mma.sync beyond 32 tokens.
-    for (const int cols : {96, 416, 480})
-      expect_ranges(hopper, kind, cols,
-                    {{8, "dense_decode 8"},
-                     {16, "dense_decode 16"},
-                     {32, "dense_decode 32"},
-                     {64, "large-M 64"},
-                     {kMostTokens, "large-M 128"}});
+    for (const int cols : {96, 416, 480}) expect_ranges(hopper, kind, cols, kWithoutWgmmaRanges);
   }
   expect_ranges(hopper, Kind::kMxfp4, 2880, kMmaRanges);
   for (const Kind kind : {Kind::kMxfp4Quads, Kind::kMxfp8Quads})
@@ -74,13 +73,7 @@ TEST(SelectLinear, OnHopper) {
 TEST(SelectLinear, WithoutWgmma) {
   for (const Target& target : {device(10, 0), device(10, 3), device(11, 0), device(9, 0, {.wgmma = false})}) {
     for (const Kind kind : {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8}) {
-      for (const int cols : {96, 2880, 4096})
-        expect_ranges(target, kind, cols,
-                      {{8, "dense_decode 8"},
-                       {16, "dense_decode 16"},
-                       {32, "dense_decode 32"},
-                       {64, "large-M 64"},
-                       {kMostTokens, "large-M 128"}});
+      for (const int cols : {96, 2880, 4096}) expect_ranges(target, kind, cols, kWithoutWgmmaRanges);
     }
     expect_ranges(target, Kind::kMxfp4, 2880, kMmaRanges);
   }

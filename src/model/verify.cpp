@@ -158,7 +158,8 @@ class Bench {
     }
     return m;
   }
-  // Only the first layer's experts add something: behind them a router may break a near tie otherwise.
+  // Only the first layer's experts add something. A router behind them could choose the other one of two
+  // experts that are nearly as good.
   ModelWeights experts(Format format) {
     ModelWeights m = silent();
     ModelConfig small = config_;

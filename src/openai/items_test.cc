@@ -92,7 +92,7 @@ TEST(ResponsesItems, ACallsArgumentsMayBeAnyJsonWhereNobodyReadsThem) {
   }
 }
 
-// Not by that of the message that it would have been.
+// The item's own index counts, not that of the message which it becomes.
 TEST(ResponsesItems, AnItemIsRefusedByItsIndex) {
   const Json nothing = {{"type", "mcp_list_tools"}},
              lost = {{"type", "function_call_output"}, {"call_id", "x"}, {"output", "y"}};

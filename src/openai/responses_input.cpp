@@ -68,7 +68,7 @@ class InputReader {
   InputReader(const Tools& offered, Conversation& conversation)
       : offered_(offered), conversation_(conversation), builder_(conversation) {}
 
-  // Items in the order of the input; place: an item's name in errors. False: it is of no known kind.
+  // Takes the next item of the input, which errors call `place`. False: it is of no known kind.
   bool add(const Json& item, std::string place) {
     place_ = std::move(place);
     if (!item.is_object()) return false;

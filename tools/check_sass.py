@@ -43,10 +43,11 @@ FEW_ROWS = {
     r"gemm_split_k_kernel": (r"HMMA\.16816\.F32", BULK),
     r"gemm_split_k_kernelILb0E": (r"USETMAXREG",),
     r"moe_decode_kernel": (r"HMMA\.16816\.F32", BULK),
+    r"gemm_wgmma_kernel\w+MmaSlabWeights": (r"HMMA\.16816\.F32", r"LDSM\.16\.M88\.4", BULK, r"LDGSTS\.E\.BYPASS\.128"),
 }
 HOPPER = FEW_ROWS | {
     r"attention_prefill_kernel": (r"HGMMA\.64x128x16\.F32\.BF16", BULK),
-    r"gemm_wgmma_kernel": (r"[HQ]GMMA\.64x", BULK, r"LDGSTS\.E\.BYPASS\.128"),
+    r"gemm_wgmma_kernel(?!\w+MmaSlabWeights)": (r"[HQ]GMMA\.64x", BULK, r"LDGSTS\.E\.BYPASS\.128"),
     r"gemm_wgmma_kernel\w+Fp8SlabWeights": (r"QGMMA\.64x\d+x32\.F32\.E5M2\.E4M3",),
 }
 # For each family of code: sm_12 is all of 12.x, whose common kernels and tiles are compiled apart.
@@ -58,11 +59,12 @@ FAMILIES = {
     "sm_90": common(BULK, E4M3, fp8_mma=WIDENED) | EARLY | HOPPER,
     "sm_100": common(BULK, E4M3, fp8_mma=WIDENED) | EARLY | FEW_ROWS,
     "sm_103": common(BULK, E4M3, fp8_mma=WIDENED) | EARLY | FEW_ROWS,
+    "sm_110": common(BULK, E4M3, fp8_mma=WIDENED) | EARLY | FEW_ROWS,
     "sm_12": common(BULK, E4M3, fp8_mma=NATIVE) | EARLY | {r"block_scaled_(small|large)_m_kernel": (r"QMMA\.SF\.16832", BULK)},
 }
 # Kernels that may use local memory: in which families (a pattern), bytes of stack, accesses in a loop that multiplies matrices,
 # and why. As nvcc 13.0 compiles them, the largest of a row's kernels.
-ANY, AMPERE, BLACKWELL = r".*", r"sm_8\d", r"sm_10\d|sm_12"
+ANY, AMPERE, BLACKWELL = r".*", r"sm_8\d", r"sm_1[01]\d|sm_12"
 FULL = "ptxas reads shared memory ahead until 255 registers do not suffice; other ways to write the loop spill as much"
 EMULATED = "the instruction is emulated where it does not exist, for tests"
 HEAD_128 = "heads of 128: q, a span's sums and all spans' sums take 160 registers; gpt-oss has heads of 64"
@@ -70,27 +72,27 @@ FULL_CTA = "1,024 threads, so 64 registers each"
 LOCAL = [
     (AMPERE, r"\dgemm_large_m_kernel\w+Li128E", 32, 6, FULL),
     ("sm_90", r"\dgemm_large_m_kernel\w+Li128E", 32, 7, FULL),
-    (r"sm_10\d", r"\dgemm_large_m_kernel\w+Li128E", 16, 4, FULL),
+    (r"sm_1[01]\d", r"\dgemm_large_m_kernel\w+Li128E", 16, 4, FULL),
     ("sm_12", r"\dgemm_large_m_kernel\w+Li128E", 48, 9, FULL),
     ("sm_89", r"\dgemm_large_m_kernelINS0_14Mxfp4Fp8SourceELi64E", 16, 2, "128 registers, for two CTAs"),
-    (r"sm_10\d", r"\dgemm_small_m_kernelINS0_11Mxfp4SourceELi4ENS0_3Qkv", 8, 0, "128 registers, for two CTAs"),
+    (r"sm_1[01]\d", r"\dgemm_small_m_kernelINS0_11Mxfp4SourceELi4ENS0_3Qkv", 8, 0, "128 registers, for two CTAs"),
     (AMPERE, r"attention_portable_kernel\w+Pages", 24, 0, HEAD_128),
     (ANY, r"attention_portable_kernel\w+OwnPagesILi128ELb0", 24, 0, HEAD_128),
     (AMPERE, r"attention_portable_kernel\w+OwnPagesILi128ELb1", 80, 6, HEAD_128),
     ("sm_90", r"attention_portable_kernel\w+OwnPagesILi128ELb1", 88, 9, HEAD_128),
     ("sm_90", r"attention_prefill_kernelILi128E", 112, 53, HEAD_128),
-    (r"sm_90|sm_10\d", r"gemm_split_k_kernelILb0E", 8, 0, "96 registers of 640 threads at the start"),
-    (r"sm_10\d", r"gemm_split_k_kernelILb1E", 32, 4, "128 registers of 512 threads"),
-    (r"sm_10\d", r"dense_decode_kernelINS0_(11Mxfp8|8Q8)SourceELi1ENS0_3Qkv", 8, 0, "all registers of a CTA's threads"),
-    ("sm_90", r"gemm_wgmma_kernel\w+SlabWeights\w+WgmmaSwiGlu", 96, 0, "the addresses of other ranks are indexed"),
+    (r"sm_90|sm_1[01]\d", r"gemm_split_k_kernelILb0E", 8, 0, "96 registers of 640 threads at the start"),
+    (r"sm_1[01]\d", r"gemm_split_k_kernelILb1E", 32, 4, "128 registers of 512 threads"),
+    (r"sm_1[01]\d", r"dense_decode_kernelINS0_(11Mxfp8|8Q8)SourceELi1ENS0_3Qkv", 8, 0, "all registers of a CTA's threads"),
+    (r"sm_90|sm_1[01]\d", r"gemm_wgmma_kernel\w+SlabWeights\w+WgmmaSwiGlu", 96, 0, "the addresses of other ranks are indexed"),
     ("sm_90", r"gemm_wgmma_kernel\w+(Plain|Byte)Weights\w+Li192E", 72, 0, "96 sums of 160 registers"),
-    (r"sm_90|sm_10\d", r"block_scaled_(small|large)_m_kernel", 88, 42, EMULATED),
+    (r"sm_90|sm_1[01]\d", r"block_scaled_(small|large)_m_kernel", 88, 42, EMULATED),
     (r"sm_8\d|sm_90", r"route_kernel", 184, 0, FULL_CTA + "; 32 scores a lane, for more than 128 experts"),
     (BLACKWELL, r"route_kernel", 128, 0, FULL_CTA + "; 32 scores a lane, for more than 128 experts"),
     (BLACKWELL, r"choose_kernel", 32, 0, "weights are read before the predecessor has ended"),
     (ANY, r"\d+sample(_in_cluster)?_kernel", 40, 0, FULL_CTA),
     (AMPERE, r"join_inputs_kernel", 8, 0, "40 registers"),
-    ("sm_12", r"fuse_taps_kernel", 8, 0, "40 registers"),
+    (r"sm_110|sm_12", r"fuse_taps_kernel", 8, 0, "40 registers"),
     (ANY, r"receive_kernel", 64, 0, "the columns of ranks are indexed"),
     (ANY, r"rotations_kernel", 40, 0, "CUDA's sine and cosine in double precision"),
     (ANY, r"(repack|slab)_kernel", 320, 0, "a block's codes are indexed, when a model is loaded"),

@@ -151,9 +151,16 @@ class Faults(unittest.TestCase):
         self.expect(program(CLEAN, SHARED=49 * 1024 + 1), "static shared memory")
 
     def test_an_architecture_without_a_row(self):
-        found = check_sass.check(program(CLEAN, architecture="sm_110a"))
+        found = check_sass.check(program(CLEAN, architecture="sm_130a"))
         self.assertEqual(len(found), 1)
-        self.assertIn("sm_110: no row", found[0])
+        self.assertIn("sm_130: no row", found[0])
+
+    def test_hoppers_kernels_for_few_rows_elsewhere(self):
+        body = "ACQBULK\nUSETMAXREG.DEALLOC.CTAPOOL 0x60\nUBLKCP.S.G [UR4], [UR6]\nHMMA.16816.F32 R8, R4, R12, R8\n@P0 BRA 0x30\nEXIT"
+        for architecture in ("sm_100f", "sm_103f", "sm_110f"):
+            kernels = program(body, "_ZN3x19gemm_split_k_kernelILb0E", architecture, STACK=8)
+            self.expect(kernels, local=check_sass.LOCAL)
+            self.expect(program(body.replace("UBLKCP", "LDGSTS"), kernels[0].symbol, architecture), "no UBLKCP")
 
     def test_kernels_and_architectures_that_are_missing(self):
         found = check_sass.check(program(CLEAN), ["86-real", "90a-real", "90-virtual"], [])

@@ -15,16 +15,4 @@ if command -v cuobjdump >/dev/null || [ -x /usr/local/cuda/bin/cuobjdump ]; then
   echo "the toolkit has cuobjdump"
   exit 77
 fi
-[ "$(cat $root/complete 2>/dev/null)" = "$packages" ] && exit 0
-rm -rf $root
-mkdir -p $root
-# shellcheck disable=SC2086
-if ! python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary=:all: -d $root/wheels $packages >$root/pip.log 2>&1; then
-  echo "no cuobjdump in the package index: $(tail -n 1 $root/pip.log)"
-  exit 77
-fi
-for wheel in $root/wheels/*.whl; do python3 -m zipfile -e "$wheel" $root/wheels; done
-mv $root/wheels/nvidia/cu*/bin/cuobjdump $root/wheels/nvidia/cu*/bin/nvdisasm $root
-chmod +x $root/cuobjdump $root/nvdisasm
-rm -r $root/wheels
-echo "$packages" >$root/complete
+exec tools/get_wheels.sh $root "$packages" "nvidia/cu*/bin/cuobjdump" "nvidia/cu*/bin/nvdisasm"

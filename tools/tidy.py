@@ -5,10 +5,8 @@ Nine tenths of clang-tidy's time go into headers, so files are checked in groups
 files give one name to different things of their own (helpers of an anonymous namespace, say), clang-tidy reads them with a
 number behind the name; where that cannot be done, they go into different groups. A file that defines a macro before its headers
 has a group to itself. Should a group not compile after all, the files that have the errors are checked apart from it, or else
-its halves, in the end a file as the build compiles it. With --quick the check for parameters that are copied is left out where
-Boost's or CUDA's headers are included: there it takes three quarters of the time, for findings in those headers that nobody
-sees. Exit status 1 when something was found. Sources for another architecture or that the build does not compile, and CUDA's,
-are left out: only compile_commands.json's files are looked at.
+its halves, in the end a file as the build compiles it. Exit status 1 when something was found. Sources for another architecture
+or that the build does not compile, and CUDA's, are left out: only compile_commands.json's files are looked at.
 Groups without findings are remembered in --cache, by the contents of the files, of the project's headers that they include, of
 .clang-tidy and of the compile command.
 """
@@ -27,11 +25,10 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 ALONE = re.compile(r"^#define .*^#include ", re.MULTILINE | re.DOTALL)
+CUDA_HEADER = re.compile(r"^#include <cuda", re.MULTILINE)
 LATE = re.compile(r"^(?:#define|using namespace) ", re.MULTILINE)
 INCLUDE_FOLDERS = [os.path.join(ROOT, folder) for folder in ("src", "src/engine", "apps", "include", ".")]
 LINES_OF_A_GROUP = 16000
-THROWS = "bugprone-exception-escape.FunctionsThatShouldNotThrow"
-SLOW_CHECK, SLOW_HEADER = "performance-unnecessary-value-param", re.compile(r"^#include <(?:boost/|cuda)", re.MULTILINE)
 # The name that a line without indentation defines; names behind a :: belong to a class.
 TEST_CASE = re.compile(r"TEST(?:_[FP])?\((\w+), (\w+)\)")
 MEMBER = re.compile(r"(?:\.|->|(?<!moesaic)::~?)(\w+)")
@@ -47,8 +44,8 @@ VARIABLE = re.compile(r"[^(]*?(?<![:\w])(\w+)(?:\[[^(]*?\])?(?: = |;|\{| \{)")
 class Group:
     """Files that are checked together, with the flags that they need."""
 
-    def __init__(self, kind, without):
-        self.kind, self.without = kind, without
+    def __init__(self, kind):
+        self.kind = kind
         self.files, self.flags, self.shared, self.headers, self.lines = [], {}, {}, set(), 0
 
     def takes(self, name):
@@ -70,7 +67,7 @@ class Group:
 
     def part(self, files):
         """A group of some of the files, with the same flags."""
-        group = Group(self.kind, self.without)
+        group = Group(self.kind)
         for file in files:
             group.add(file, self.flags)
         return group
@@ -192,21 +189,21 @@ def defined_in(headers):
             if line.startswith("inline ") or TYPE.match(line) and not line.endswith(";")}
 
 
-def grouped(sources, quick):
+def grouped(sources):
     """The groups, largest first."""
     groups, seen = [], set()
     files = [(name, *flags_of(command)) for source, command in sources for name in members(source)]
     for name, flags, shared in files:
-        slow = any(SLOW_HEADER.search(text_of(part)) for part in [name, *headers_of(name)])
-        if not slow:  # CUDA's headers and their stand-ins mean nothing to it
+        cuda = any(CUDA_HEADER.search(text_of(part)) for part in [name, *headers_of(name)])
+        if not cuda:  # CUDA's headers and their stand-ins mean nothing to it
             shared = tuple(flag for flag in shared if "stand_ins" not in flag)
-        kind = (os.path.splitext(name)[1] == ".c", name if ALONE.search(text_of(name)) else "", slow and quick, *shared)
+        kind = (os.path.splitext(name)[1] == ".c", name if ALONE.search(text_of(name)) else "", *shared)
         if (name, kind) in seen:  # a source of several tests is checked once
             continue
         seen.add((name, kind))
         group = next((g for g in groups if g.kind == kind and g.takes(name)), None)
         if group is None:
-            group = Group(kind, [SLOW_CHECK] if slow and quick else [])
+            group = Group(kind)
             groups.append(group)
         group.add(name, flags)
     return sorted(groups, key=lambda group: -group.lines)
@@ -236,21 +233,15 @@ def headers_of(name):
 
 
 def cache_key(group, version):
-    key = hashlib.sha256(f"{version}\n{list(group.flags)}\n{group.without}\n{text_of(os.path.join(ROOT, '.clang-tidy'))}".encode())
+    key = hashlib.sha256(f"{version}\n{list(group.flags)}\n{text_of(os.path.join(ROOT, '.clang-tidy'))}".encode())
     for part in [*group.files, *sorted(group.headers)]:
         key.update(f"\n{part}\n{text_of(part)}".encode())
     return key.hexdigest()
 
 
-# The check that knows main by its name is told the renamed ones.
-MAINS = ",".join(["main", *(f"main_{number}" for number in range(LINES_OF_A_GROUP // 40))])
-CONFIG = f"{{InheritParentConfig: true, CheckOptions: [{{key: {THROWS}, value: '{MAINS}'}}]}}"
-
-
-def clang_tidy(name, without, options):
+def clang_tidy(name, options):
     # A group includes .cpp files by design.
-    checks = ",".join(f"-{check}" for check in ["bugprone-suspicious-include", *without])
-    command = ["clang-tidy", "--quiet", f"--checks={checks}", f"--config={CONFIG}", name, *options]
+    command = ["clang-tidy", "--quiet", "--checks=-bugprone-suspicious-include", name, *options]
     result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return result.stdout or "clang-tidy failed" if result.returncode else ""
 
@@ -272,7 +263,7 @@ def check(group, path, sources, build):
     with open(f"{path}.c{'' if group.kind[0] else 'pp'}", "w", encoding="utf-8") as file:
         file.write(group.text())
     flags = [word for flag in group.flags for word in flag.split("\0")]
-    findings = clang_tidy(file.name, group.without, [f"--vfsoverlay={overlay(group, path)}", "--", *flags])
+    findings = clang_tidy(file.name, [f"--vfsoverlay={overlay(group, path)}", "--", *flags])
     errors = [line for line in findings.splitlines() if "clang-diagnostic-error" in line]
     if not errors:
         return findings
@@ -285,21 +276,20 @@ def check(group, path, sources, build):
         return "".join(check(group.part(files), f"{path}_{i}", sources, build) for i, files in enumerate(parts))
     # GCC's own warning flags mean nothing to clang.
     options = ["-p", build, "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-ignored-optimization-argument"]
-    return "".join(clang_tidy(source, group.without, options) for source, _ in sources if group.files[0] in members(source))
+    return "".join(clang_tidy(source, options) for source, _ in sources if group.files[0] in members(source))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default="build/release")
     parser.add_argument("--cache", default=os.path.join(ROOT, "build", "tidy"), help="folder of what was clean")
-    parser.add_argument("--quick", action="store_true", help=f"without {SLOW_CHECK} where Boost's or CUDA's headers are included")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("files", nargs="*", help="only sources that hold a file whose path contains one of these")
     args = parser.parse_args()
 
     sources = [(source, command) for source, command in compiled_sources(args.build)
                if not args.files or any(part in m for part in args.files for m in members(source))]
-    groups = grouped(sources, args.quick)
+    groups = grouped(sources)
     version = subprocess.run(["clang-tidy", "--version"], capture_output=True, text=True).stdout
     os.makedirs(args.cache, exist_ok=True)
 

@@ -37,7 +37,7 @@ class Groups(unittest.TestCase):
         return path
 
     def group(self, *files):
-        group = tidy.Group((False,), [])
+        group = tidy.Group((False,))
         for name in files:
             if not group.takes(name):
                 return None
@@ -66,14 +66,13 @@ class Groups(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("clang-tidy"), "no clang-tidy")
     def test_findings_are_those_of_the_file(self):
-        main = "namespace {\nint* first() { return %s; }\n}  // namespace\nint main() {\n  throw 1;\n}\n"
+        main = "namespace {\nint* first() { return %s; }\n}  // namespace\nint main() { return first() == nullptr ? 0 : 1; }\n"
         os.makedirs(os.path.join(self.folder, "src"))
         shutil.copy(os.path.join(tidy.ROOT, ".clang-tidy"), self.folder)
         files = [self.file("src/a.cpp", main % "nullptr"), self.file("src/b.cpp", main % "0")]
         findings = tidy.check(self.group(*files), os.path.join(self.folder, "group"), [], "")
         self.assertIn(f"{files[1]}:2:25: error: use nullptr", findings)
-        for name in files:
-            self.assertIn(f"{name}:4:5: error: an exception may be thrown in function 'main_", findings)
+        self.assertNotIn(files[0], findings)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#ifdef __SSE2__
+#include <xmmintrin.h>
+#endif
 
 #include <atomic>
 #include <filesystem>
@@ -29,6 +32,29 @@ TEST(ThreadPool, EveryItemOnce) {
     }
   }
 }
+
+// A program may have set its threads to make zeros of denormal numbers; it keeps that.
+#ifdef __SSE2__
+TEST(ThreadPool, ItemsKnowDenormalNumbers) {
+  constexpr unsigned kFlush = 0x8040;
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | kFlush);
+  std::atomic<int> lost{0};
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    for (const int items : {1, 300}) {
+      pool.for_each(items, [&](int64_t, int) {
+        const volatile float denormal = 1e-40f;
+        const float grown = denormal * 1e30f;
+        if (grown == 0) ++lost;
+      });
+    }
+  }
+  EXPECT_EQ(_mm_getcsr() & kFlush, kFlush);
+  _mm_setcsr(before);
+  EXPECT_EQ(lost, 0);
+}
+#endif
 
 // Also where threads begin with different items, of different sizes.
 TEST(ThreadPool, EveryItemApartOnce) {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/page_advice.h"
 
 namespace moesaic {
 namespace {
@@ -14,7 +15,7 @@ constexpr size_t kHugePage = 2 << 20;
 constexpr size_t kWholePages = 32 << 20;
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-size_t mapped_bytes(size_t bytes) { return round_up(bytes, bytes >= kWholePages ? kHugePage : 4096); }
+size_t mapped_bytes(size_t bytes) { return round_up(bytes, bytes >= kWholePages ? kHugePage : page_bytes()); }
 
 void* map(size_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -241,8 +241,9 @@ CpuTopology read_cpu_topology(const std::string& root, std::vector<int> affinity
   CpuTopology t;
   t.model = model_name(root);
   std::ranges::sort(affinity);
-  const std::vector<int> online = sys.list("system/cpu/online"), both = intersection(affinity, online);
-  t.usable = !both.empty() ? both : !affinity.empty() ? affinity : std::vector<int>{0};
+  // The affinity leaves out CPUs that are offline. A container's list of those online may number them anew.
+  const std::vector<int> online = sys.list("system/cpu/online");
+  t.usable = !affinity.empty() ? affinity : !online.empty() ? online : std::vector<int>{0};
   t.online = static_cast<int>(std::max(online.size(), t.usable.size()));
   t.cores = read_cores(sys, t.usable);
   mark_small_cores(sys, t.cores);

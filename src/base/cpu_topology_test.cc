@@ -254,6 +254,15 @@ TEST(CpuTopology, BrokenSys) {
   }
 }
 
+// lxcfs lists as many CPUs as the container has, from 0 on, whatever their numbers are.
+TEST(CpuTopology, AListOfOtherNumbersTakesNoCpu) {
+  const FakeRoot root;
+  root.write("sys/devices/system/cpu/online", "0-3");
+  const CpuTopology t = root.read({1, 3, 6, 7});
+  EXPECT_EQ(t.usable, (std::vector<int>{1, 3, 6, 7}));
+  EXPECT_EQ(plan_threads(t, 0, true).threads, 4);
+}
+
 TEST(CpuTopology, FilesThatAreFolders) {
   const FakeRoot root;
   for (const char* name : {"sys/devices/system/cpu/online", "sys/devices/system/node/online", "proc/cpuinfo",

@@ -144,7 +144,8 @@ std::optional<std::string> FileCache::find(std::string_view key) const {
   const Result<std::string> read = read_whole(path, kMost);
   std::error_code ignored;
   if (!read.ok()) {
-    if (fs::is_regular_file(path, ignored)) fs::remove(path, ignored);
+    const bool damaged = read.status().code() == StatusCode::kInvalidArgument;
+    if (damaged && fs::is_regular_file(path, ignored)) fs::remove(path, ignored);
     return {};
   }
   const std::string& text = read.value();

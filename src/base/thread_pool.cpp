@@ -6,6 +6,7 @@
 #include <chrono>
 #include <system_error>
 
+#include "base/default_floats.h"
 #include "base/error.h"
 #include "base/pause_cpu.h"
 
@@ -78,6 +79,7 @@ ThreadPool::~ThreadPool() {
 
 // homes: how many ranges the ends are of; 0: one, and all threads are at home there.
 void ThreadPool::run(std::span<const int64_t> ends, int homes, Call call, void* context) {
+  const DefaultFloats floats;
   const int64_t items = ends.back();
   if (items <= 1 || workers_.empty()) {
     for (int64_t i = 0; i < items; ++i) call(context, i, 0);
@@ -130,6 +132,7 @@ void ThreadPool::take_items(int thread) {
 }
 
 void ThreadPool::work(int thread) {
+  const DefaultFloats floats;
   // The thread may use all CPUs of its node. The kernel balances threads among them.
   if (pinned_) run_on(plan_[node_of(thread)].cpus);
   std::atomic<uint32_t>& seat = seats_[thread - 1].loop;

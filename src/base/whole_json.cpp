@@ -10,11 +10,13 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::string_view kTooLarge = "a number is too large";  // for a double
+
 // Reads values and keeps none, up to the first byte that does not fit.
 class FaultFinder : public nlohmann::json_sax<Json> {
  public:
-  size_t at = 0;           // bytes read with the one that does not fit
-  bool too_large = false;  // a number does not fit into a double
+  size_t at = 0;  // bytes read with the one that does not fit
+  std::string_view fault = "not valid JSON";
 
   bool null() override { return true; }
   bool boolean(bool /*value*/) override { return true; }
@@ -31,7 +33,9 @@ class FaultFinder : public nlohmann::json_sax<Json> {
   bool parse_error(size_t read, const std::string& /*token*/,
                    const nlohmann::detail::exception& error) override {
     constexpr int kNumberOverflow = 406;
-    too_large = error.id == kNumberOverflow;
+    if (error.id == kNumberOverflow) fault = kTooLarge;
+    if (std::string_view(error.what()).find("ill-formed UTF-8") != std::string_view::npos)
+      fault = "not UTF-8";
     at = read;
     return false;
   }
@@ -45,10 +49,10 @@ std::string json_fault(std::string_view text) {
   const std::string_view before_nul = text.substr(0, text.find('\0'));
   const bool only_a_nul = Json::sax_parse(before_nul.begin(), before_nul.end(), &finder);
   const size_t at = only_a_nul ? before_nul.size() + 1 : finder.at;
-  if (at > text.size() && !finder.too_large) return "not valid JSON: it ends too early";
+  if (at > text.size() && finder.fault != kTooLarge) return "not valid JSON: it ends too early";
   const std::string_view before = text.substr(0, std::max<size_t>(at, 1) - 1);
   const size_t line = before.rfind('\n');
-  return fmt::format("{} at line {}, byte {}", finder.too_large ? "a number is too large" : "not valid JSON",
+  return fmt::format("{} at line {}, byte {}", finder.fault,
                      std::count(before.begin(), before.end(), '\n') + 1,
                      before.size() - (line == std::string_view::npos ? 0 : line + 1) + 1);
 }

@@ -237,6 +237,12 @@ std::vector<MatrixView> bias_rows(const MatrixView& m) {
   for (int64_t r = 0; r < m.rows; ++r) rows.push_back(slice_rows(m, r, 1));
   return rows;
 }
+// Each matrix of the one before the other's of the same number.
+std::vector<MatrixView> in_turn(const std::vector<MatrixView>& a, const std::vector<MatrixView>& b) {
+  std::vector<MatrixView> all;
+  for (size_t i = 0; i < a.size(); ++i) all.push_back(a[i]), all.push_back(b[i]);
+  return all;
+}
 // [1, 1] views of each element of both, in turn.
 std::vector<MatrixView> alternating(const MatrixView& a, const MatrixView& b) {
   std::vector<MatrixView> all;
@@ -287,6 +293,11 @@ void put_experts(File& f, const std::string& p, const ModelConfig& c, const Laye
     f.tensor(p + "ffn_gate_up_exps.weight", both, matrices_of(w.gate, &w.up), types.gate);
     f.tensor(p + "ffn_gate_up_exps.bias", {c.experts, 2 * c.intermediate},
              alternating(w.gate_bias, w.up_bias), plain);
+  } else if (layout == GgufLayout::kGgmlFused) {
+    f.tensor(p + "ffn_gate_up_exps.weight", both, in_turn(matrices_of(w.gate), matrices_of(w.up)),
+             types.gate);
+    f.tensor(p + "ffn_gate_up_exps.bias", {c.experts, 2 * c.intermediate},
+             in_turn(bias_rows(w.gate_bias), bias_rows(w.up_bias)), plain);
   } else {
     f.tensor(p + "ffn_gate_exps.weight", half, matrices_of(w.gate), types.gate);
     f.tensor(p + "ffn_up_exps.weight", half, matrices_of(w.up), types.up);
@@ -320,8 +331,9 @@ const QuantisedGoldens& quantised_goldens() {
 std::string gguf_file(const ModelConfig& config, const ModelWeights& weights, GgufLayout layout,
                       const GgufTypes& types, int parts, int part, const TokenizerSource* tokenizer) {
   File f(config, types.without);
-  f.metadata(layout != GgufLayout::kGgml, parts, part);
-  if (part == 0 && tokenizer != nullptr) f.tokenizer(layout != GgufLayout::kGgml, *tokenizer);
+  const bool ollama = layout != GgufLayout::kGgml && layout != GgufLayout::kGgmlFused;
+  f.metadata(ollama, parts, part);
+  if (part == 0 && tokenizer != nullptr) f.tokenizer(ollama, *tokenizer);
   if (part == 0) {
     f.tensor("token_embd.weight", {config.vocab, config.hidden}, {weights.embed},
              types.dense_of("token_embd"));

@@ -15,6 +15,7 @@ namespace moesaic {
 
 enum class GgufLayout {
   kGgml,         // llama.cpp's: gate and up apart
+  kGgmlFused,    // by its converter's --fuse-gate-up-exps: gate's rows, then up's
   kOllama,       // Ollama's present converter: architecture "gptoss", else as llama.cpp
   kOllamaFirst,  // its first one, from Hugging Face folders: attn_out, ffn_norm, ffn_gate_up_exps
   kOllamaFused,  // the same from OpenAI's `original` files: attn_qkv as well

@@ -56,7 +56,8 @@ std::vector<FileCase> cases() {
       {"unsloth `F16`", GgufLayout::kGgml, dense("F16")},
       {"`BF16`", GgufLayout::kGgml, dense("BF16")},
       {"`F32`", GgufLayout::kGgml, dense("F32")},
-      {"in three parts", GgufLayout::kGgml, dense("Q8_0"), 2},
+      {"`F16`, with `--fuse-gate-up-exps`", GgufLayout::kGgmlFused, dense("F16")},
+      {"in two parts", GgufLayout::kGgml, dense("Q8_0"), 2},
       {"Ollama, first (from Hugging Face folders)",
        GgufLayout::kOllamaFirst,
        {"BF16", paired, paired, paired}},
@@ -65,7 +66,6 @@ std::vector<FileCase> cases() {
       {"marcelone `Q4_1`", GgufLayout::kGgml, {"Q8_0", "Q4_1", "MXFP4", "MXFP4"}},
       {"marcelone `Q8_0`", GgufLayout::kGgml, {"Q8_0", "Q8_0", "MXFP4", "MXFP4"}},
   };
-  all[4].file = "in two parts";
   for (const char* type : {"F16", "BF16", "F32", "Q8_0", "NVFP4"})
     all.push_back({"other experts", GgufLayout::kGgml, experts(type)});
   const auto refused = [&](const char* what, GgufTypes types) {
@@ -339,21 +339,24 @@ TEST_F(GgufFiles, DenseMatricesOfEveryKeptTypeAreConverted) {
   }
 }
 
-// Ollama's files hold the bits of the Hugging Face form, whatever their names and the order of their nibbles.
-TEST_F(GgufFiles, OllamasFilesGiveTheLogitsOfHuggingFace) {
+// Files hold the bits of the Hugging Face form, whatever their names, the order of their nibbles and that of
+// gate and up.
+TEST_F(GgufFiles, EveryLayoutGivesTheLogitsOfHuggingFace) {
   const ModelWeights bf16 = make_random_model(config_, {.seed = 3, .dense = Format::kBF16});
   const std::string paired = "MXFP4 (type 4)";
   for (const char* device : {"reference", "cpu"}) {
     const auto want = logits(device, config_, bf16);
-    for (const GgufLayout layout :
-         {GgufLayout::kOllama, GgufLayout::kOllamaFirst, GgufLayout::kOllamaFused}) {
-      const bool now = layout == GgufLayout::kOllama;
-      const std::string type = now ? "MXFP4" : paired;
+    const std::pair<GgufLayout, std::string> files[] = {{GgufLayout::kGgmlFused, "MXFP4"},
+                                                        {GgufLayout::kGgmlFused, paired},
+                                                        {GgufLayout::kOllama, "MXFP4"},
+                                                        {GgufLayout::kOllamaFirst, paired},
+                                                        {GgufLayout::kOllamaFused, paired}};
+    for (const auto& [layout, type] : files) {
       const auto checkpoint = open_checkpoint(write({"", layout, {"BF16", type, type, type}}));
       ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
       EXPECT_EQ(checkpoint->config.rope.factor, config_.rope.factor);
       EXPECT_EQ(logits(device, checkpoint->config, checkpoint->weights), want) << device;
-      EXPECT_EQ(checkpoint->conversions.size(), now ? 0U : 1U);
+      EXPECT_EQ(checkpoint->conversions.size(), type == paired ? 1U : 0U);
     }
   }
 }

@@ -106,18 +106,24 @@ class Finder {
   std::set<std::string> taken_;
 };
 
-// Every second row: gate (first = 0) or up (first = 1) of an interleaved tensor.
-ExpertsView interleaved(const ExpertsView& both, int first) {
-  ExpertsView half = both;
-  half.first = slice_rows(both.first, first, both.first.rows / 2, 2);
-  return half;
+// Columns [first, first + n) of a row vector.
+MatrixView part(const MatrixView& m, int64_t first, int64_t n) {
+  MatrixView p = m;
+  p.cols = n;
+  p.data += first * m.col_stride;
+  return p;
 }
-MatrixView interleaved_bias(const MatrixView& both, int first) {
-  MatrixView half = both;
-  half.cols = both.cols / 2;
-  half.data += first * both.col_stride;
-  half.col_stride *= 2;
-  return half;
+
+// The halves of one tensor of gate and up: rows in turn, as Hugging Face and Ollama have them, or gate's
+// before up's.
+enum class GateUp { kInTurn, kHalves };
+void split_gate_up(const ExpertsView& both, const MatrixView& bias, GateUp order, LayerWeights& w) {
+  const int64_t n = bias.cols / 2, step = order == GateUp::kInTurn ? 2 : 1,
+                up = order == GateUp::kInTurn ? 1 : n;
+  w.gate = w.up = both;
+  w.gate.first = slice_rows(both.first, 0, n, step), w.up.first = slice_rows(both.first, up, n, step);
+  w.gate_bias = part(bias, 0, n), w.up_bias = part(bias, up, n);
+  w.gate_bias.col_stride *= step, w.up_bias.col_stride *= step;
 }
 
 // blocks [E, rows, cols / 32, 16] and scales [E, rows, cols / 32], U8.
@@ -215,17 +221,8 @@ LayerWeights hf_layer(Finder& f, const ModelConfig& c, int i) {
   const MatrixView bias = f.table(e + "gate_up_proj_bias", c.experts, 2 * c.intermediate);
   w.down_bias = f.table(e + "down_proj_bias", c.experts, c.hidden);
   if (!f.status().ok()) return w;
-  w.gate = interleaved(gate_up, 0), w.up = interleaved(gate_up, 1);
-  w.gate_bias = interleaved_bias(bias, 0), w.up_bias = interleaved_bias(bias, 1);
+  split_gate_up(gate_up, bias, GateUp::kInTurn, w);
   return w;
-}
-
-// Columns [first, first + n) of a row vector.
-MatrixView part(const MatrixView& m, int64_t first, int64_t n) {
-  MatrixView p = m;
-  p.cols = n;
-  p.data += first * m.col_stride;
-  return p;
 }
 
 // Q, K and V in one tensor, as OpenAI's `original` files and Ollama's made from them have it.
@@ -255,8 +252,7 @@ LayerWeights original_layer(Finder& f, const ModelConfig& c, int i) {
   w.down_bias = f.table(m + "mlp2_bias", c.experts, c.hidden);
   if (!f.status().ok()) return w;
   split_qkv(qkv, qkv_bias, c, w);
-  w.gate = interleaved(gate_up, 0), w.up = interleaved(gate_up, 1);
-  w.gate_bias = interleaved_bias(bias, 0), w.up_bias = interleaved_bias(bias, 1);
+  split_gate_up(gate_up, bias, GateUp::kInTurn, w);
   return w;
 }
 
@@ -277,16 +273,15 @@ void gguf_attention(Finder& f, const ModelConfig& c, const std::string& p, Layer
   w.sinks = f.vector(p + (f.has(p + "attn_sinks") ? "attn_sinks" : "attn_sinks.weight"), c.heads);
 }
 
-// Ollama's first files have gate and up in one tensor, their rows interleaved as Hugging Face has them.
-void gguf_gate_up(Finder& f, const ModelConfig& c, const std::string& p, LayerWeights& w) {
+// Gate and up may stand in one tensor: order is that of its rows.
+void gguf_gate_up(Finder& f, const ModelConfig& c, const std::string& p, GateUp order, LayerWeights& w) {
   const std::string both = p + "ffn_gate_up_exps", gate = p + "ffn_gate_exps", up = p + "ffn_up_exps";
   if (f.has(both + ".weight")) {
     const Shape shape = {c.experts, 2 * c.intermediate, c.hidden};
     const ExpertsView e = gguf_experts(f, both + ".weight", shape, held_format(f, both + ".weight", shape));
     const MatrixView bias = f.table(both + ".bias", c.experts, 2 * c.intermediate);
     if (!f.status().ok()) return;
-    w.gate = interleaved(e, 0), w.up = interleaved(e, 1);
-    w.gate_bias = interleaved_bias(bias, 0), w.up_bias = interleaved_bias(bias, 1);
+    split_gate_up(e, bias, order, w);
     return;
   }
   const Shape shape = {c.experts, c.intermediate, c.hidden};
@@ -302,14 +297,15 @@ void gguf_gate_up(Finder& f, const ModelConfig& c, const std::string& p, LayerWe
   w.up_bias = f.table(up + ".bias", c.experts, c.intermediate);
 }
 
-void gguf_experts_of(Finder& f, const ModelConfig& c, const std::string& p, LayerWeights& w) {
+void gguf_experts_of(Finder& f, const ModelConfig& c, const std::string& p, GateUp order, LayerWeights& w) {
   const std::string down = p + "ffn_down_exps.weight";
   const Shape shape = {c.experts, c.hidden, c.intermediate};
-  gguf_gate_up(f, c, p, w);
+  gguf_gate_up(f, c, p, order, w);
   w.down = gguf_experts(f, down, shape, held_format(f, down, shape));
   w.down_bias = f.table(p + "ffn_down_exps.bias", c.experts, c.hidden);
 }
 
+template <GateUp kOrder>
 LayerWeights gguf_layer(Finder& f, const ModelConfig& c, int i) {
   const std::string p = fmt::format("blk.{}.", i);
   LayerWeights w;
@@ -318,10 +314,11 @@ LayerWeights gguf_layer(Finder& f, const ModelConfig& c, int i) {
                         c.hidden);
   w.router = f.matrix(p + "ffn_gate_inp.weight", c.experts, c.hidden),
   w.router_bias = f.vector(p + "ffn_gate_inp.bias", c.experts);
-  gguf_experts_of(f, c, p, w);
+  gguf_experts_of(f, c, p, kOrder, w);
   return w;
 }
 
+// Each is one of the constants below, so that a reference to it stays valid.
 struct Names {
   const char *embed, *norm, *head, *layer;  // layer: the prefix that its number follows
   LayerWeights (*read_layer)(Finder&, const ModelConfig&, int);
@@ -330,7 +327,9 @@ constexpr Names kHf = {"model.embed_tokens.weight", "model.norm.weight", "lm_hea
                        hf_layer};
 constexpr Names kOriginal = {"embedding.weight", "norm.scale", "unembedding.weight", "block.",
                              original_layer};
-constexpr Names kGguf = {"token_embd.weight", "output_norm.weight", "output.weight", "blk.", gguf_layer};
+constexpr Names kGguf = {"token_embd.weight", "output_norm.weight", "output.weight", "blk.",
+                         gguf_layer<GateUp::kHalves>};
+constexpr Names kOllama = {kGguf.embed, kGguf.norm, kGguf.head, kGguf.layer, gguf_layer<GateUp::kInTurn>};
 
 // Calls visit for each tensor of one layer that is read from its file, or with -1 for those that belong to
 // none.
@@ -343,10 +342,10 @@ void visit_layer(const TensorMap& map, const std::string& layer_prefix, int laye
 }
 
 // A layer's experts, converted: the layer's tensors with these replaced.
-Result<ConvertedExperts> convert_layer(const TensorMap& map, const ModelConfig& c, int layer,
-                                       const Conversions& conversions, ThreadPool& pool) {
+Result<ConvertedExperts> convert_layer(const TensorMap& map, const Names& names, const ModelConfig& c,
+                                       int layer, const Conversions& conversions, ThreadPool& pool) {
   auto converted = std::make_shared<TensorMap>();
-  const std::string prefix = fmt::format("blk.{}.", layer);
+  const std::string prefix = fmt::format("{}{}.", names.layer, layer);
   for (auto it = map.tensors.lower_bound(prefix); it != map.tensors.end() && it->first.starts_with(prefix);
        ++it) {
     RawTensor& t = converted->tensors.emplace(it->first, it->second).first->second;
@@ -358,8 +357,7 @@ Result<ConvertedExperts> convert_layer(const TensorMap& map, const ModelConfig& 
     converted->buffers.push_back(std::make_shared<const Buffer>(std::move(buffer)));
   }
   Finder f(*converted);
-  LayerWeights w;
-  gguf_experts_of(f, c, prefix, w);
+  const LayerWeights w = names.read_layer(f, c, layer);
   RETURN_IF_ERROR(f.status());
   return ConvertedExperts{w.gate, w.up, w.down, std::move(converted)};
 }
@@ -415,10 +413,10 @@ Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelC
     w.converts_exactly = std::ranges::all_of(f.conversions(), [&](const auto& conversion) {
       return converts_exactly(map->tensors.at(conversion.first).dtype, conversion.second);
     });
-    w.convert_experts = [map, c, plan = f.conversions(),
+    w.convert_experts = [map, &names, c, plan = f.conversions(),
                          pool = std::shared_ptr<ThreadPool>()](int layer) mutable {
       if (!pool) pool = std::make_shared<ThreadPool>(0);
-      return convert_layer(*map, c, layer, plan, *pool);
+      return convert_layer(*map, names, c, layer, plan, *pool);
     };
     w.stored_experts = [map, prefix = std::string(names.layer)](int layer) {
       std::vector<std::span<const std::byte>> bytes;
@@ -446,9 +444,9 @@ Result<ModelWeights> assemble_hf(std::shared_ptr<const TensorMap> t, const Model
 Result<ModelWeights> assemble_original(std::shared_ptr<const TensorMap> t, const ModelConfig& c) {
   return assemble(std::move(t), c, kOriginal);
 }
-Result<ModelWeights> assemble_gguf(std::shared_ptr<const TensorMap> t, const ModelConfig& c,
+Result<ModelWeights> assemble_gguf(std::shared_ptr<const TensorMap> t, const ModelConfig& c, bool ollama,
                                    std::vector<std::string>* conversions) {
-  return assemble(std::move(t), c, kGguf, conversions);
+  return assemble(std::move(t), c, ollama ? kOllama : kGguf, conversions);
 }
 
 }  // namespace moesaic

@@ -137,7 +137,8 @@ Result<Checkpoint> open_gguf(const std::string& path) {
   auto tensors = std::make_shared<TensorMap>(std::move(file.tensors));
   checkpoint.tensors = tensors->list();
   RETURN_IF_ERROR(widen(*tensors));
-  ASSIGN_OR_RETURN(checkpoint.weights, assemble_gguf(tensors, checkpoint.config, &checkpoint.conversions));
+  ASSIGN_OR_RETURN(checkpoint.weights, assemble_gguf(tensors, checkpoint.config, file.written_by_ollama(),
+                                                     &checkpoint.conversions));
   std::ranges::move(widened_formats(checkpoint.tensors), std::back_inserter(checkpoint.conversions));
   return checkpoint;
 }

@@ -253,6 +253,12 @@ Result<GgufFile> read_gguf(std::shared_ptr<const MappedFile> file) {
   return gguf;
 }
 
+bool GgufFile::written_by_ollama() const {
+  const auto it = metadata.find("general.architecture");
+  const auto* text = it == metadata.end() ? nullptr : std::get_if<std::string>(&it->second);
+  return text != nullptr && *text == "gptoss";
+}
+
 std::string gguf_architecture(const MappedFile& file) {
   constexpr uint64_t kFirst = 32;
   Cursor in(file.bytes());

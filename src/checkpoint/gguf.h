@@ -17,6 +17,9 @@ using GgufValue = std::variant<int64_t, double, bool, std::string, std::vector<s
 struct GgufFile {
   std::map<std::string, GgufValue> metadata;
   TensorMap tensors;  // shapes outermost first (GGUF stores them innermost first)
+
+  // True for a file of Ollama's own converter, which spells the architecture without the hyphen.
+  bool written_by_ollama() const;
 };
 
 // Tensor types read: F32, F16, BF16, Q8_0, MXFP4, I32, I64 and those of ggml_blocks.h and expert_formats.h;

@@ -137,8 +137,7 @@ void read_gguf_scaling(GgufFields& f, const std::string& p, bool ollama, const s
 Result<ModelConfig> config_from_gguf(const GgufFile& file, const std::string& name) {
   GgufFields f(file, name);
   const std::string architecture = f.text("general.architecture");
-  // Ollama's own converter spells it without the hyphen.
-  const bool ollama = architecture == "gptoss";
+  const bool ollama = file.written_by_ollama();
   if (architecture != "gpt-oss" && !ollama)
     return error(StatusCode::kUnsupported, "{}: architecture is '{}', expected gpt-oss", name,
                  architecture.substr(0, 40));

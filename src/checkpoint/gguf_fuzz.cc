@@ -22,6 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     MOESAIC_CHECK(parse_json(tokenizer.value(), "fuzz").ok());
   if (!widen(gguf->tensors).ok()) return 0;
   const auto map = std::make_shared<TensorMap>(std::move(gguf->tensors));
-  if (const auto weights = assemble_gguf(map, config.value()); weights.ok()) touch(weights.value());
+  if (const auto weights = assemble_gguf(map, config.value(), gguf->written_by_ollama()); weights.ok())
+    touch(weights.value());
   return 0;
 }

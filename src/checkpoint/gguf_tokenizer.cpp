@@ -42,8 +42,7 @@ TokenizerSource take_gguf_tokenizer(GgufFile& file, const ModelConfig& config) {
                     .bos = config.bos_token,
                     .eos = config.eos_token};
   // Ollama's files name GPT-2's pattern, or none; the vocabulary is o200k all the same.
-  const auto architecture = take_metadata<std::string>(file, "general.architecture");
-  if (architecture == "gptoss") t.pre = "gpt-4o";
+  if (file.written_by_ollama()) t.pre = "gpt-4o";
   for (const int64_t type : take_metadata<std::vector<int64_t>>(file, "tokenizer.ggml.token_type"))
     t.token_types.push_back(static_cast<int32_t>(std::clamp<int64_t>(type, 0, 255)));
   return t;

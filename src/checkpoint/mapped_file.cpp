@@ -125,9 +125,9 @@ Status MappedFile::intact() const {
 }
 
 void MappedFile::drop(std::span<const std::byte> range) const {
-  constexpr uintptr_t kPage = 4096;
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(range.data()) + kPage - 1) / kPage * kPage;
-  const uintptr_t end = reinterpret_cast<uintptr_t>(range.data() + range.size()) / kPage * kPage;
+  const uintptr_t page = page_bytes();
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(range.data() + range.size()) / page * page;
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <random>
 #include <utility>
 
 #include "base/error.h"
@@ -29,14 +30,18 @@ std::FILE* open_nameless(const std::string& path) {
 
 }  // namespace
 
+std::string OutputFile::unfinished(const std::string& path) {
+  static const uint32_t own = std::random_device()();
+  return fmt::format("{}.{:08x}.part", path, own);
+}
+
 Result<OutputFile> OutputFile::create(const std::string& path, bool overwrite) {
   std::error_code ignored;
   if (!overwrite && std::filesystem::exists(path, ignored))
     return invalid("{}: it exists already; pass --force to replace it", path);
-  const bool left_over = std::filesystem::exists(unfinished(path), ignored);
-  std::FILE* file = left_over ? nullptr : open_nameless(path);
+  std::FILE* file = open_nameless(path);
   const bool named = file == nullptr;
-  if (named) file = std::fopen(unfinished(path).c_str(), "wb");
+  if (named) file = std::fopen(unfinished(path).c_str(), "wbx");  // x: it is no file that was there
   if (file == nullptr) return error(StatusCode::kIo, "{}: cannot write: {}", path, std::strerror(errno));
   return OutputFile(path, file, named);
 }

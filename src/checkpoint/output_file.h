@@ -1,6 +1,6 @@
 // A file that appears under its name only when it is complete. Until then it has no name at all, so that
-// nothing of it is left wherever the program ends; on file systems that have no such files, and where an
-// unfinished one is there already, it is unfinished(path).
+// nothing of it is left wherever the program ends; on file systems that have no such files it is
+// unfinished(path).
 #pragma once
 
 #include <cstdio>
@@ -13,7 +13,8 @@ namespace moesaic {
 
 class OutputFile {
  public:
-  static std::string unfinished(const std::string& path) { return path + ".part"; }
+  // This process's own name for it: no other process has a file of that name.
+  static std::string unfinished(const std::string& path);
   // Refuses an existing path unless overwrite.
   static Result<OutputFile> create(const std::string& path, bool overwrite);
   ~OutputFile();  // removes what was not committed

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include "base/error.h"
@@ -103,7 +104,11 @@ std::string RepositoryCache::snapshot(const std::string& commit) const {
 }
 
 bool RepositoryCache::has(const RemoteFile& file, const std::string& commit) const {
-  return has_size(blob(file), file.size) || has_size(snapshot(commit) + "/" + file.path, file.size);
+  return has_size(blob(file), file.size) || is_linked(file, commit);
+}
+
+bool RepositoryCache::is_linked(const RemoteFile& file, const std::string& commit) const {
+  return has_size(snapshot(commit) + "/" + file.path, file.size);
 }
 
 int64_t RepositoryCache::bytes_there(const RemoteFile& file, const std::string& commit) const {
@@ -145,7 +150,10 @@ Status RepositoryCache::link(const RemoteFile& file, const std::string& commit) 
 }
 
 Status RepositoryCache::set_current(const std::string& revision, const std::string& commit) const {
-  return replace_file(folder_ + "/refs/" + revision, commit);
+  const std::string ref = folder_ + "/refs/" + revision;
+  std::string current;
+  std::getline(std::ifstream(ref), current);
+  return current == commit ? Status() : replace_file(ref, commit);
 }
 
 Status RepositoryCache::check_room(int64_t bytes) const {

@@ -29,13 +29,15 @@ class RepositoryCache {
   std::string snapshot(const std::string& commit) const;
   // True if the blob, or the file itself in the snapshot, is there and has its full size.
   bool has(const RemoteFile& file, const std::string& commit) const;
+  // True if the snapshot has the file in its full size.
+  bool is_linked(const RemoteFile& file, const std::string& commit) const;
   // Bytes of it that are there already.
   int64_t bytes_there(const RemoteFile& file, const std::string& commit) const;
   // Null: another program has it.
   Result<std::optional<Descriptor>> try_lock(const RemoteFile& file) const;
   // Links the blob into the snapshot, unless the file is there.
   Status link(const RemoteFile& file, const std::string& commit) const;
-  // The snapshot is complete and becomes the revision's current one.
+  // The snapshot is complete and becomes the revision's current one, if it is not.
   Status set_current(const std::string& revision, const std::string& commit) const;
   // An error if the file system of the cache has not so many bytes left.
   Status check_room(int64_t bytes) const;

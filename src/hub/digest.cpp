@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/find_symbol.h"
 
 namespace moesaic::hub {
 namespace {
@@ -18,12 +19,6 @@ struct Crypto {
   int (*update)(void*, const void*, size_t) = nullptr;
   int (*final)(void*, unsigned char*, unsigned int*) = nullptr;
 };
-
-template <typename Function>
-bool find_symbol(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  return function != nullptr;
-}
 
 // The library stays loaded.
 const Crypto* load_crypto() {

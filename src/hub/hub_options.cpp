@@ -1,12 +1,12 @@
 #include "hub/hub_options.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 
 #include "base/error.h"
 #include "base/file_cache.h"
 #include "base/nearest.h"
+#include "base/strings.h"
 #include "checkpoint/model_places.h"
 
 namespace moesaic::hub {
@@ -17,12 +17,8 @@ bool is_on(const std::string& value) {
   return small == "1" || small == "on" || small == "yes" || small == "true";
 }
 
-std::string trimmed(std::string text) {
-  const auto space = [](unsigned char c) { return std::isspace(c) != 0; };
-  while (!text.empty() && space(static_cast<unsigned char>(text.back()))) text.pop_back();
-  text.erase(text.begin(), std::ranges::find_if_not(text, space));
-  return text;
-}
+// A variable or a file may end with a line's end.
+std::string bare(std::string_view text) { return std::string(trimmed(text, " \t\r\n\v\f")); }
 
 std::string token_path(const std::string& cache) {
   if (std::string path = environment("HF_TOKEN_PATH"); !path.empty()) return path;
@@ -34,19 +30,18 @@ std::string token_path(const std::string& cache) {
 
 std::string token_of(const std::string& cache) {
   for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
-    if (std::string token = trimmed(environment(name)); !token.empty()) return token;
+    if (std::string token = bare(environment(name)); !token.empty()) return token;
   }
   constexpr size_t kMostToken = 4096;
   const Result<std::string> file = read_whole(token_path(cache), kMostToken);
-  return file.ok() ? trimmed(file.value()) : "";
+  return file.ok() ? bare(file.value()) : "";
 }
 
 }  // namespace
 
 Result<HubOptions> hub_options() {
   HubOptions o;
-  if (const std::string endpoint = trimmed(environment("HF_ENDPOINT")); !endpoint.empty())
-    o.endpoint = endpoint;
+  if (const std::string endpoint = bare(environment("HF_ENDPOINT")); !endpoint.empty()) o.endpoint = endpoint;
   while (o.endpoint.ends_with('/')) o.endpoint.pop_back();
   if (origin_of(o.endpoint).empty())
     return invalid("HF_ENDPOINT: '{}' is not a URL of http or https", o.endpoint);

@@ -3,31 +3,28 @@
 #include <dlfcn.h>
 
 #include "base/error.h"
+#include "base/find_symbol.h"
 
 namespace moesaic::hub {
 namespace {
 
-template <typename Function>
-bool find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  return function != nullptr;
-}
-
 bool find_all(void* library, Curl& c) {
-  return find(library, "curl_global_init", c.global_init) && find(library, "curl_easy_init", c.easy_init) &&
-         find(library, "curl_easy_cleanup", c.easy_cleanup) &&
-         find(library, "curl_easy_reset", c.easy_reset) && find(library, "curl_easy_setopt", c.easy_setopt) &&
-         find(library, "curl_easy_getinfo", c.easy_getinfo) &&
-         find(library, "curl_easy_strerror", c.easy_strerror) &&
-         find(library, "curl_slist_append", c.slist_append) &&
-         find(library, "curl_slist_free_all", c.slist_free_all) &&
-         find(library, "curl_multi_init", c.multi_init) &&
-         find(library, "curl_multi_cleanup", c.multi_cleanup) &&
-         find(library, "curl_multi_add_handle", c.multi_add_handle) &&
-         find(library, "curl_multi_remove_handle", c.multi_remove_handle) &&
-         find(library, "curl_multi_perform", c.multi_perform) &&
-         find(library, "curl_multi_poll", c.multi_poll) &&
-         find(library, "curl_multi_info_read", c.multi_info_read);
+  return find_symbol(library, "curl_global_init", c.global_init) &&
+         find_symbol(library, "curl_easy_init", c.easy_init) &&
+         find_symbol(library, "curl_easy_cleanup", c.easy_cleanup) &&
+         find_symbol(library, "curl_easy_reset", c.easy_reset) &&
+         find_symbol(library, "curl_easy_setopt", c.easy_setopt) &&
+         find_symbol(library, "curl_easy_getinfo", c.easy_getinfo) &&
+         find_symbol(library, "curl_easy_strerror", c.easy_strerror) &&
+         find_symbol(library, "curl_slist_append", c.slist_append) &&
+         find_symbol(library, "curl_slist_free_all", c.slist_free_all) &&
+         find_symbol(library, "curl_multi_init", c.multi_init) &&
+         find_symbol(library, "curl_multi_cleanup", c.multi_cleanup) &&
+         find_symbol(library, "curl_multi_add_handle", c.multi_add_handle) &&
+         find_symbol(library, "curl_multi_remove_handle", c.multi_remove_handle) &&
+         find_symbol(library, "curl_multi_perform", c.multi_perform) &&
+         find_symbol(library, "curl_multi_poll", c.multi_poll) &&
+         find_symbol(library, "curl_multi_info_read", c.multi_info_read);
 }
 
 // The library stays loaded.

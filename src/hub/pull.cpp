@@ -1,5 +1,7 @@
 #include "hub/pull.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "checkpoint/model_list.h"
 
@@ -34,10 +36,14 @@ Result<std::string> pull(Web& web, const PullPlan& plan, const Watch& watch,
                          const std::function<void(const Progress&)>& progress) {
   const Listing& listing = plan.listing;
   const RepositoryCache cache(web.options().cache, listing.repository);
-  RETURN_IF_ERROR(cache.check_room(plan.missing));
-  RETURN_IF_ERROR(cache.make(listing.commit));
-  RETURN_IF_ERROR(
-      download(web, cache, listing.repository, listing.commit, plan.choice.files, watch, progress));
+  const auto there = [&](const RemoteFile& file) { return cache.is_linked(file, listing.commit); };
+  // Nothing is written where all files are there, since the cache may be read-only.
+  if (!std::ranges::all_of(plan.choice.files, there)) {
+    RETURN_IF_ERROR(cache.check_room(plan.missing));
+    RETURN_IF_ERROR(cache.make(listing.commit));
+    RETURN_IF_ERROR(
+        download(web, cache, listing.repository, listing.commit, plan.choice.files, watch, progress));
+  }
   RETURN_IF_ERROR(cache.set_current(listing.revision, listing.commit));
   const std::string folder = cache.snapshot(listing.commit);
   return plan.choice.opens.empty() ? folder : folder + "/" + plan.choice.opens;

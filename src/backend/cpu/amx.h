@@ -18,7 +18,9 @@ inline constexpr int kAmxExpandTokens = 8;
 void gemm_amx(const PairTask& task);           // needs amx_permitted()
 void gemm_amx_emulated(const PairTask& task);  // needs what kKernels_avx512 needs, and AVX512-VBMI
 
-// Kernels::to_block_float; needs the same.
+// Kernels::multiply and Kernels::to_block_float; need the same.
+int64_t multiply_amx(int64_t rounds);
+int64_t multiply_amx_emulated(int64_t rounds);
 void amx_to_block_float(const float* x, int64_t n, uint16_t* out, int8_t* parts, float* unit, int32_t* bias);
 
 }  // namespace moesaic::cpu

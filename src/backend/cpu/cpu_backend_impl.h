@@ -41,6 +41,7 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   Tuner* tuner() override { return this; }
   DraftHead* draft_head() override { return &draft_head_; }
   double read_bandwidth() override;
+  double multiply_rate() override;
   // int8 K, int16 V and a float scale of each: kv_cache.h.
   double kv_token_bytes(const ModelConfig& c) const override {
     return static_cast<double>(options_.rank.share.kv_heads(c.kv_heads).count) * (3.0 * c.head_dim + 8);

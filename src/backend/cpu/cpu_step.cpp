@@ -22,8 +22,9 @@ Status CpuBackend::begin_step(const Batch& batch) {
 }
 
 void CpuBackend::fail(int layer, const char* op) {
-  if (fault_.ok())
-    fault_ = error(StatusCode::kInternal, "layer {} {}: an activation is NaN or infinite", layer, op);
+  if (!fault_.ok()) return;
+  fault_ = error(StatusCode::kInternal, "layer {} {}: an activation is NaN or infinite", layer, op);
+  if (!options_.rank.alone()) options_.rank.exchange->fail(fault_);  // the others may not have seen it
 }
 
 void CpuBackend::norm_rows(const std::vector<float>& weight, int layer, const char* op) {
@@ -78,7 +79,7 @@ void CpuBackend::moe(int index) {
   const Layer& layer = layers_[index];
   const int rows = batch_.rows();
   Timer timer(*this, kMoe, index, layer.router.bytes(),
-              6.0 * rows * config_.experts_per_token * config_.hidden * config_.intermediate);
+              6.0 * rows * config_.experts_per_token * config_.hidden * layer.shape.intermediate);
   norm_rows(layer.mlp_norm, index, "moe");
   if (!fault_.ok()) return;  // the router's choice among NaNs would not be one
   const auto seen = [&](int row, std::span<const float> logits) {
@@ -94,7 +95,7 @@ void CpuBackend::moe(int index) {
 void CpuBackend::unembed(std::span<float> logits) {
   const int rows = static_cast<int>(std::ssize(batch_.logit_rows));
   const Timer timer(*this, kUnembed, -1, rows > 0 ? head_.bytes() : 0,
-                    2.0 * rows * config_.hidden * config_.vocab);
+                    2.0 * rows * config_.hidden * options_.rank.share.rows(config_.vocab).count);
   bool finite = true;
   for (int i = 0; i < rows; ++i) {
     const int64_t from = static_cast<int64_t>(batch_.logit_rows[i]) * config_.hidden;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backend/cpu/cpu_backend_impl.h"
+#include "backend/cpu/multiply_rate.h"
 #include "base/error.h"
 
 namespace moesaic::cpu {
@@ -11,6 +12,8 @@ double CpuBackend::read_bandwidth() {
   DecodeProbe probe = make_probe();
   return decode_bandwidth(probe, pool_, chosen_.tuning, read_patterns_);
 }
+
+double CpuBackend::multiply_rate() { return measure_multiply_rate(kernels_, pool_); }
 
 DecodeProbe CpuBackend::make_probe() {
   std::vector<ExpertWeights> layers;

@@ -44,10 +44,11 @@ bool has_avxvnni() {
 }
 
 // kKernels_avx512 with products by tiles.
-Kernels with_tiles(const char* name, void (*gemm)(const PairTask& task)) {
+Kernels with_tiles(const char* name, void (*gemm)(const PairTask& task), int64_t (*multiply)(int64_t)) {
   Kernels kernels = kKernels_avx512;
   kernels.name = name;
   kernels.gemm = gemm;
+  kernels.multiply = multiply;
   kernels.expand_tokens = kAmxExpandTokens;
   kernels.expands_int8 = true;
   kernels.mxfp4_act = Act::kBlockFloat;
@@ -58,7 +59,7 @@ Kernels with_tiles(const char* name, void (*gemm)(const PairTask& task)) {
 // Each asks for everything that its file is compiled with (CMakeLists.txt): hypervisors hide features one by
 // one.
 std::vector<Candidate> candidates() {
-  static const Kernels amx = with_tiles("amx", gemm_amx);
+  static const Kernels amx = with_tiles("amx", gemm_amx, multiply_amx);
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
@@ -113,7 +114,7 @@ std::vector<const Kernels*> available_kernels() {
 
 std::vector<const Kernels*> emulated_kernels() {
 #if defined(__x86_64__)
-  static const Kernels amx = with_tiles("amx_emulated", gemm_amx_emulated);
+  static const Kernels amx = with_tiles("amx_emulated", gemm_amx_emulated, multiply_amx_emulated);
   const std::vector<const Kernels*> run = available_kernels();
   const bool avx512 = std::find(run.begin(), run.end(), &kKernels_avx512) != run.end();
   if (avx512 && __builtin_cpu_supports("avx512vbmi")) return {&amx};

@@ -138,13 +138,16 @@ struct Kernels {
   Act mxfp4_act;      // multiplies kMxfp4: kInt8 or kBlockFloat
 
   void (*gemm)(const PairTask& task);
+  // gemm's products of MXFP4 alone, on registers, so many rounds; returns the operations, two for each
+  // multiply-add.
+  int64_t (*multiply)(int64_t rounds);
 
   // n is a multiple of 32.
   void (*quantize_row)(const float* x, int64_t n, int8_t* q, float* scale, int32_t* bias);
   void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
   // parts: [kBlockFloatParts, n]. Null where mxfp4_act is kInt8.
   void (*to_block_float)(const float* x, int64_t n, uint16_t* out, int8_t* parts, float* unit, int32_t* bias);
-  // out = x / rms(x) * weight. Returns false if the row is not finite.
+  // out = x / rms(x) * weight. Returns false if x is not finite or out reaches 2^59.
   bool (*rmsnorm)(const float* x, const float* weight, int64_t n, float eps, float* out);
   // tile: [tokens, 32], 16 gate values then 16 up values a token, biases [16] each; clamped at limit.
   // out: [tokens, out_stride], 16 values a token.

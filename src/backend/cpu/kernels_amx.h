@@ -4,6 +4,8 @@
 // lane l of row t being token t's product with row l of the panel. No tile reads beyond the activations.
 #pragma once
 
+#include <utility>
+
 #include "backend/cpu/amx.h"
 #include "backend/cpu/kernels_amx_bf16.h"
 #include "backend/cpu/kernels_amx_int8.h"
@@ -25,6 +27,23 @@ void gemm_by_tiles(const PairTask& task) {
   PairTask by_vectors = task;
   by_vectors.tuning.expand_tokens = 0;
   kKernels_avx512.gemm(by_vectors);
+}
+
+// Kernels::multiply.
+template <typename Tiles>
+int64_t multiply_tiles(int64_t rounds) {
+  Tiles tiles(bf16_config(kTileRows));
+  const auto zero = [&tiles]<int... kTile>(std::integer_sequence<int, kTile...>) {
+    (tiles.template zero<kTile>(), ...);
+  };
+  zero(std::make_integer_sequence<int, kBf16B + 2>());
+  for (int64_t i = 0; i < rounds; ++i) {
+    tiles.template dot_bf16<kBf16C, kBf16A, kBf16B>();
+    tiles.template dot_bf16<kBf16C + 1, kBf16A, kBf16B + 1>();
+    tiles.template dot_bf16<kBf16C + 2, kBf16A + 1, kBf16B>();
+    tiles.template dot_bf16<kBf16C + 3, kBf16A + 1, kBf16B + 1>();
+  }
+  return rounds * 4 * 2 * kTileRows * kTileRows * kBf16Columns;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 namespace moesaic::cpu {
 
 void gemm_amx_emulated(const PairTask& task) { gemm_by_tiles<EmulatedTiles>(task); }
+int64_t multiply_amx_emulated(int64_t rounds) { return multiply_tiles<EmulatedTiles>(rounds); }
 
 namespace {
 

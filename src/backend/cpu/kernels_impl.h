@@ -22,6 +22,56 @@ inline int32_t block_bias(const I16& sums) {
 #endif
 }
 
+// Hides from the compiler where p points.
+MOESAIC_INLINE void launder(const uint8_t*& p) { __asm__ volatile("" : "+r"(p)); }
+
+// As many sums at a time as hide the latency of a product. Weights are loaded in each round and pinned for
+// each sum, or a product would be made once and added again and again.
+int64_t multiply(int64_t rounds) {
+  constexpr int64_t kOperations = 2 * 64;  // one product has 64 bytes of weights
+  alignas(64) uint8_t bytes[64];
+  std::memset(bytes, 3, sizeof bytes);
+  const uint8_t* from = bytes;
+  I16 all = {};
+#if MOESAIC_DOTPROD
+  constexpr int kVectors = 4;
+  const int8_t* x[kVectors];
+  for (const int8_t*& vector : x) vector = reinterpret_cast<const int8_t*>(bytes);
+  DotTile<kVectors, kZipExpanded> tile;
+  const auto operand = tile.operand(x, 0);
+  for (int64_t i = 0; i < rounds; ++i) {
+    launder(from);
+    const Bytes w = load<Bytes>(from);
+    tile.template add<0>({w, w}, operand);
+  }
+  for (int t = 0; t < kVectors; ++t) all = all + tile.dot(t);
+  const int64_t operations = rounds * 2 * kVectors * kOperations;
+#else
+#if MOESAIC_AVX512
+  constexpr int kSums = 12;
+#else
+  constexpr int kSums = 5;
+#endif
+  BlockSum<true> sums[kSums] = {};
+  const I16 x = load<I16>(bytes);
+  for (int64_t i = 0; i < rounds; ++i) {
+    launder(from);
+    Bytes w = load<Bytes>(from);
+#pragma GCC unroll 12
+    for (int s = 0; s < kSums; ++s) {
+      pin(w);
+      sums[s].add(w, x);
+    }
+  }
+#pragma GCC unroll 12
+  for (int s = 0; s < kSums; ++s) all = all + sums[s].dot();
+  const int64_t operations = rounds * kSums * kOperations;
+#endif
+  int32_t lane = reduce_add(all);
+  __asm__ volatile("" : "+r"(lane));
+  return operations;
+}
+
 void quantize_row(const float* x, int64_t n, int8_t* q, float* scale, int32_t* bias) {
   // 2^+-60 bound the scale (see exponents()); a block below is zero, one above is caught as non-finite
   // before.
@@ -56,16 +106,23 @@ bool rmsnorm(const float* x, const float* weight, int64_t n, float eps, float* o
   const float mean = reduce_add(squares) / static_cast<float>(n);
   if (!(mean <= 3.0e38f)) return false;
   const F16 factor = splat(1.0f / __builtin_sqrtf(mean + eps));
-  for (int64_t i = 0; i < n; i += 16) store(out + i, load<F16>(x + i) * factor * load<F16>(weight + i));
-  return true;
+  F16 most = {};
+  for (int64_t i = 0; i < n; i += 16) {
+    const F16 v = load<F16>(x + i) * factor * load<F16>(weight + i);
+    most = max(most, abs(v));
+    store(out + i, v);
+  }
+  constexpr float kMost = 0x1p59f;  // quantize_row can scale no more
+  return reduce_max(most) < kMost;
 }
 
 void swiglu_tile(const float* tile, const float* gate_bias, const float* up_bias, int tokens, float alpha,
                  float limit, float* out, int64_t out_stride) {
   const F16 gb = load<F16>(gate_bias), ub = load<F16>(up_bias);
   for (int t = 0; t < tokens; ++t) {
-    const F16 g = min(load<F16>(tile + t * 32) + gb, splat(limit));
-    const F16 u = min(max(load<F16>(tile + t * 32 + 16) + ub, splat(-limit)), splat(limit));
+    // In this order a NaN stays one.
+    const F16 g = min(splat(limit), load<F16>(tile + t * 32) + gb);
+    const F16 u = min(splat(limit), max(splat(-limit), load<F16>(tile + t * 32 + 16) + ub));
     // sigmoid(z) = 1 / (1 + e^-z); through e^-|z| so that the exponential never overflows.
     const F16 z = g * splat(alpha);
     const F16 e = exp2_nonpositive(abs(z) * splat(-kLog2E));
@@ -143,6 +200,7 @@ const Kernels MOESAIC_JOIN(kKernels_, MOESAIC_ISA) = {
     .expands_int8 = false,
     .mxfp4_act = Act::kInt8,
     .gemm = gemm,
+    .multiply = multiply,
     .quantize_row = quantize_row,
     .to_bf16 = to_bf16,
     .to_block_float = nullptr,

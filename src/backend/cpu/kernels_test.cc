@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,7 +14,10 @@
 #include <utility>
 
 #include "backend/cpu/kv_cache.h"
+#include "backend/cpu/multiply_rate.h"
 #include "backend/cpu/test_matrices.h"
+#include "base/sanitizer.h"
+#include "base/seconds.h"
 
 namespace moesaic::cpu {
 
@@ -120,6 +125,36 @@ ThreadPlan plan_of(const std::vector<int>& threads) {
 
 // On machines with several NUMA nodes pairs lie elsewhere in memory: each has one place, a node's are
 // neighbours, and what is computed from them is the same.
+// Only the set that this machine takes is tested: others may be compiled without optimisation. The operands
+// of one panel pair and 48 tokens stay in the caches.
+TEST(MultiplyRate, IsWhatNoProductBeats) {
+  if (kMemoryIsSanitized) GTEST_SKIP() << "nothing is as fast as it should be";
+  const Kernels& kernels = *available_kernels().front();
+  constexpr int kCols = 2880, kTokens = 48, kTries = 20;
+  constexpr double kOperations = 2.0 * kTokens * kPair * kPanel * kCols;
+  ThreadPool pool(1);
+  std::mt19937 rng(7);
+  const Source source = make_source(Format::kMxfp4, kPair * kPanel, kCols, rng);
+  const PackedMatrix packed =
+      pack_panels(Format::kMxfp4, kCols, stack({&source.view}), "test", kernels, pool).value();
+  auto workspaces = make_workspaces(1, kCols).value();
+  const std::vector<float> x(size_t{kTokens} * kCols, 1.0f);
+  ActRows act;
+  act.assign(kernels, pool, act_format(Format::kMxfp4, kernels), x.data(), kCols, kTokens, kCols);
+  double most = 0, gemm = 0;
+  for (int i = 0; i < kTries && (i == 0 || gemm > most); ++i) {
+    most = std::max(most, measure_multiply_rate(kernels, pool));
+    for (int repetition = 0; repetition < kTries; ++repetition) {
+      const auto start = std::chrono::steady_clock::now();
+      for_each_tile(kernels, pool, workspaces, packed, act.view(), kTokens, {},
+                    [](const float*, int, int, int64_t, int, int) {});
+      gemm = std::max(gemm, kOperations / seconds_since(start));
+    }
+  }
+  EXPECT_LE(gemm, most) << kernels.name;
+  EXPECT_GE(gemm, most / 10) << kernels.name;
+}
+
 TEST_P(KernelTest, NumaNodesChangeOnlyPlaces) {
   constexpr int kCols = 96, kSections = 3, kRows = 7 * 2 * kPanel;
   std::vector<Source> sources;
@@ -401,6 +436,11 @@ TEST_P(KernelTest, RmsNorm) {
   EXPECT_FALSE(kernels_.rmsnorm(bad.data(), w.data(), 2880, 1e-5f, y.data()));
   bad[77] = INFINITY;
   EXPECT_FALSE(kernels_.rmsnorm(bad.data(), w.data(), 2880, 1e-5f, y.data()));
+  for (const float weight : {-1e30f, 3e38f}) {  // larger than the integers' scales, which would say so little
+    std::vector<float> large = w;
+    large[2879] = weight;
+    EXPECT_FALSE(kernels_.rmsnorm(x.data(), large.data(), 2880, 1e-5f, y.data()));
+  }
 }
 
 TEST_P(KernelTest, Swiglu) {
@@ -414,6 +454,18 @@ TEST_P(KernelTest, Swiglu) {
       const double want = gate / (1 + std::exp(-1.702 * gate)) * (up + 1);
       ASSERT_NEAR(out[t * 16 + i], want, 3e-6 * (1 + std::fabs(want)));
     }
+  }
+}
+
+// It would be the limit, and nobody would hear of it.
+TEST_P(KernelTest, SwigluKeepsNaN) {
+  const std::vector<float> zeros(16);
+  std::vector<float> out(16);
+  for (const int bad : {3, 16 + 3}) {
+    std::vector<float> tile = normal(32, 6);
+    tile[bad] = NAN;
+    kernels_.swiglu_tile(tile.data(), zeros.data(), zeros.data(), 1, 1.702f, 7.0f, out.data(), 16);
+    for (int i = 0; i < 16; ++i) EXPECT_EQ(std::isnan(out[i]), i == 3) << i;
   }
 }
 

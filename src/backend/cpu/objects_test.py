@@ -63,7 +63,7 @@ def faults(rules, objdump, nm, path):
     symbols = subprocess.run([nm, "--defined-only", path], check=True, capture_output=True, text=True).stdout
     for line in symbols.splitlines():
         kind, name = line.split()[-2:]
-        if kind in "TWVuiDBR" and not re.search("kKernels_|gemm_amx|amx_to_block_float|^DW[.]ref[.]", name):
+        if kind in "TWVuiDBR" and not re.search("kKernels_|(gemm|multiply)_amx|amx_to_block_float|^DW[.]ref[.]", name):
             yield f"{isa}: {name} can be linked in place of another file's"
 
 

@@ -29,6 +29,9 @@
 //               may carry an offset: dot_bytes adds the products of w and x in each pair of bytes, modulo
 //               2^16, w unsigned and at most 128; as_shorts, add_pairs
 //   MOESAIC_DOT2_BF16  its own dot2_bf16
+//   MOESAIC_PANELS_APART  float tiles whose weights are in the caches take one panel after the other, not
+//   both
+//               at once, with kPanelTokens tokens; then Bf16Pairs, widen_pairs and a dot2_bf16 of them
 #pragma once
 
 #include <cstdint>

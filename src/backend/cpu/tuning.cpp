@@ -291,9 +291,9 @@ std::optional<ChosenTuning> decode(std::string_view text) {
     return {};
   experts->expand_tokens = *experts_from;
   dense->expand_tokens = *dense_from;
-  const ChosenTuning chosen{.tuning = {.experts = *experts, .dense = *dense, .runs = {*longest, *a_thread}},
-                            .source = TuningSource::kCached,
-                            .day = std::string(day)};
+  ChosenTuning chosen{.tuning = {.experts = *experts, .dense = *dense, .runs = {*longest, *a_thread}},
+                      .source = TuningSource::kCached,
+                      .day = std::string(day)};
   if (encode(chosen) != text) return {};
   return chosen;
 }

@@ -11,7 +11,7 @@ namespace moesaic {
 struct RankGpu {
   int index = 0;                // N in cuda:N
   std::string kind;             // ranks are of one kind: "NVIDIA H100 80GB HBM3 (9.0, 132 multiprocessors)"
-  std::string one_only;         // why it computes a model by itself; empty: it may be a rank
+  std::string one_only;         // why the first one computes a model by itself; empty: it need not
   double memory = 0;            // bytes in all: what is free is known only once a model is opened on it
   double bytes_per_second = 0;  // the memory's, by its data sheet; 0: the driver does not say
   std::vector<int> reaches;     // the GPUs whose memory it can map

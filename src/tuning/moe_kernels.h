@@ -19,6 +19,7 @@ enum class MoeKernel {
   kSplitK,       // kernels/sm90/gemm_split_k: mma.sync, the contraction split among warps
   kWgmma,        // kernels/sm90/gemm_wgmma
   kWgmmaFp8,     // the same with activations in E4M3
+  kMma,          // kernels/sm90/gemm_mma: gemm_wgmma's tiles by mma.sync
   kGemm,         // gemm() of ops/linear.h: mma.sync, any device and format
   kGemmFp8,      // the same with MXFP4 weights and activations in E4M3
   kW4A8,         // kernels/sm120/: MXFP4 weights, MXFP8 activations

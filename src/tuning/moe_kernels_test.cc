@@ -153,8 +153,8 @@ TEST(ChooseConfig, ByTokens) {
          {{8, "decode"}, {103, "split-k 16"}, {135, "wgmma 32"}, {203, "wgmma 64"}, {4096, "wgmma 128"}});
   expect(128, sm90_configs(true),
          {{8, "decode"}, {390, "split-k 16"}, {533, "wgmma 32"}, {4096, "wgmma 128"}});
-  for (const int experts : {32, 128})
-    expect(experts, sm90_configs(true, false, false), {{8, "decode"}, {4096, "split-k 16"}});
+  expect(32, sm90_configs(true, false, false), {{8, "decode"}, {116, "split-k 16"}, {4096, "mma 64"}});
+  expect(128, sm90_configs(true, false, false), {{8, "decode"}, {440, "split-k 16"}, {4096, "mma 64"}});
   expect(32, sm90_configs(true, true),
          {{8, "decode"},
           {103, "split-k 16"},

@@ -1,15 +1,16 @@
 #include "backend/cuda/cuda_backend.h"
 
-#include <cuda.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
 
 #include "backend/break_even.h"
 #include "backend/cuda/cuda_backend_impl.h"
+#include "backend/cuda/runtime/bandwidth.h"
 #include "backend/cuda/runtime/device_guard.h"
+#include "backend/cuda/runtime/driver.h"
 #include "backend/cuda/runtime/free_memory.h"
+#include "backend/cuda/runtime/peak_flops.h"
 #include "backend/cuda/weights/load.h"
 #include "backend/hot_counts.h"
 #include "base/error.h"
@@ -33,11 +34,10 @@ constexpr int kLeastStreamRows = kSlabRows + 1;
 
 // Other code of the process may have begun to use CUDA before prepare_cuda_ranks().
 Status check_loading() {
-  void* entry = nullptr;
-  RETURN_IF_ERROR(check(
-      cudaGetDriverEntryPointByVersion("cuModuleGetLoadingMode", &entry, 11070, cudaEnableDefault), "ranks"));
+  constexpr unsigned kSince = 11070;
+  auto* const get = driver_function<decltype(cuModuleGetLoadingMode)>("cuModuleGetLoadingMode", kSince);
   CUmoduleLoadingMode mode = CU_MODULE_LAZY_LOADING;
-  if (entry != nullptr) reinterpret_cast<CUresult (*)(CUmoduleLoadingMode*)>(entry)(&mode);
+  if (get != nullptr) get(&mode);
   if (mode == CU_MODULE_EAGER_LOADING) return {};
   return error(StatusCode::kUnsupported,
                "--tp: this process has used CUDA before; set CUDA_MODULE_LOADING=EAGER when it starts");
@@ -63,6 +63,7 @@ DeviceInfo device_info(int device) {
 
 DeviceInfo CudaBackend::device() const {
   DeviceInfo info = device_info(options_.device);
+  info.memory_total /= options_.part.count;
   info.memory_free = device_bytes(available_memory());
   return info;
 }
@@ -98,20 +99,34 @@ Status CudaBackend::check_streaming() {
   return {};
 }
 
+// Kernels with one CTA on each multiprocessor get as many CTAs as the part has multiprocessors. Each of eight
+// parts of an H200 has too few for clusters of 16, which Hopper's own kernels need.
+Status CudaBackend::open_part(const Features& features) {
+  RETURN_IF_ERROR(part_.open(options_.part.index, options_.part.count));
+  ASSIGN_OR_RETURN(stream_, part_.make_stream());
+  if (options_.part.count == 1) return {};
+  options_.max_sms = part_.multiprocessors();
+  if (features.have(kLargeClusters) && !runs_clusters(16, stream_)) options_.portable = true;
+  return {};
+}
+
 Status CudaBackend::open() {
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
   cudaDeviceProp properties{};
   RETURN_IF_ERROR(check(cudaGetDeviceProperties(&properties, options_.device), "device"));
   if (!options_.rank.alone()) RETURN_IF_ERROR(check_loading());
-  RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
   ASSIGN_OR_RETURN(const Features features, features_of_device(options_.device));
+  RETURN_IF_ERROR(open_part(features));
   RETURN_IF_ERROR(check_moe_path(features, options_, properties.name));
   if (!options_.early_launch) set_early_launches(false);
   RETURN_IF_ERROR(check_streaming());
   target_ = target_of(features, options_);
   options_.batch_invariant = target_.batch_invariant;
-  peak_flops_ = peak_flops(target_, properties.multiProcessorCount);
+  int kilohertz = 0;
+  RETURN_IF_ERROR(check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, options_.device), "device"));
+  peak_flops_ =
+      peak_flops(features.major, features.minor, properties.name, part_.multiprocessors(), kilohertz * 1e3);
   name_ = fmt::format("cuda:{} ({}, sm_{}{})", options_.device, properties.name, properties.major,
                       properties.minor);
   reset_profile();
@@ -135,6 +150,8 @@ BackendCaps CudaBackend::caps() const {
   constexpr int kBatch = 512;
   constexpr double kCacheShare = 0.9;
   constexpr int kMixedRows = 2048;  // some 30 ms
+  const bool in_fp8 = options_.moe_path == MoePath::kFp8 ||
+                      (options_.moe_path == MoePath::kW4A8 && target_.features.have(kBlockScaledMma));
   return {.name = name_,
           .threads = 1,
           .prefill_rows = cuda_prefill_rows(options_),
@@ -147,7 +164,7 @@ BackendCaps CudaBackend::caps() const {
               placed() ? host_layers() > 0 : options_.experts.automatic || options_.experts.host_layers != 0,
           .rounding = options_.moe_path,
           .peak_flops = peak_flops_,
-          .experts_flops = options_.moe_path == MoePath::kFp8 ? 2 * peak_flops_ : peak_flops_,
+          .experts_flops = in_fp8 ? 2 * peak_flops_ : peak_flops_,
           .measured = joined({measured_, measured_stream_, hot_begin_,
                               host_.experts() != nullptr ? host_.experts()->reads() : std::string()})};
 }
@@ -177,7 +194,7 @@ std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const Mod
 
 double CudaBackend::available_memory() const {
   const DeviceGuard guard(options_.device);
-  const double free = free_memory();
+  const double free = free_memory() / options_.part.count;
   if (options_.gpu_memory <= 0) return free;
   return std::clamp(options_.gpu_memory - (free_at_start_ - free), 0.0, free);
 }
@@ -246,7 +263,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
                    load_model(config, weights, options_, progress, stream_, host_layers(), host.get()));
   RETURN_IF_ERROR(allocate(arena(config), "activations"));
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
-  RETURN_IF_ERROR(ranks_.open(options_.rank, options_.device, fault_.as<int>()));
+  RETURN_IF_ERROR(ranks_.open(options_.rank, options_.device, part_, fault_.as<int>()));
   RETURN_IF_ERROR(moe_.ready(config, options_.max_rows, fault_.as<int>(), ranks_));
   if (host) RETURN_IF_ERROR(open_host(std::move(host), weights));
   RETURN_IF_ERROR(find_ranks());
@@ -395,7 +412,12 @@ Status CudaBackend::write_kv_page(int layer, int32_t page, std::span<const std::
 }  // namespace cuda
 
 // A kernel that is loaded when it is first launched waits for those that run, which may wait for its rank.
-void prepare_cuda_ranks() { setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
+// Streams that share one of the device's queues wait for each other, which ranks on one GPU must not: CUDA
+// uses 8 queues unless told, and at most 32.
+void prepare_cuda_ranks() {
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
 
 std::string cuda_code() { return std::string(cuda::compiled_code()); }
 

@@ -5,13 +5,12 @@
 #include <string>
 
 #include "backend/backend.h"
+#include "backend/cuda_device.h"
 
 namespace moesaic {
 
 // Empty where a usable device, driver and code for it are present, else the reason.
 std::string cuda_absent();
-// An error of the operator `op` where this program cannot run on the device.
-Status check_cuda_device(const char* op, int device);
 // The machine code and PTX that this build carries.
 std::string cuda_code();
 // Call it before anything of the process uses CUDA, if several ranks are to compute a model.

@@ -18,6 +18,7 @@
 #include "backend/cuda/ops/moe.h"
 #include "backend/cuda/ops/select.h"
 #include "backend/cuda/runtime/device_guard.h"
+#include "backend/cuda/runtime/gpu_part.h"
 #include "backend/cuda/runtime/launch_log.h"
 #include "backend/cuda/runtime/op_timer.h"
 #include "backend/cuda/step/step_graphs.h"
@@ -59,12 +60,13 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override;
   Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override;
   std::unique_ptr<KvCopier> kv_copier() override {
-    return make_kv_copier(options_.device, model_.layers, kv_page_bytes());
+    return make_kv_copier(options_.device, model_.layers, kv_page_bytes(), wait_);
   }
   bool can_sample() const override { return sample_ctas_ > 0; }
   bool can_edit() const override { return can_sample(); }
   Status edit_rows(std::span<const EditedRow> rows) override;
   Status sampled(std::span<SampledToken> tokens, std::span<float> logits) override;
+  Status forget_steps() override;
   Status begin_step(const Batch& batch) override;
   void embed() override;
   void qkv(int layer) override;
@@ -134,6 +136,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
     return rows * static_cast<size_t>(config.vocab) * sizeof(float);
   }
   size_t kv_element_bytes() const { return options_.kv == KvFormat::kFp8 ? 1 : 2; }
+  Status open_part(const Features& features);
   Status check_streaming();
   Status find_ranks();
   void place_as_asked(const ModelConfig& config, const ModelWeights& weights);
@@ -172,6 +175,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
 
   BackendOptions options_;
   StepWait wait_{options_.step_limit};
+  GpuPart part_;
   cudaStream_t stream_ = nullptr;
   std::string name_;
   double peak_flops_ = 0;
@@ -197,6 +201,8 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   OfRanks<float> x_of_, logits_of_;
   OfRanks<uint32_t> attended_of_;
   DeviceBuffer logits_;  // [KvLayout::logit_rows, or the most that a step had, vocab]
+  // A rank lacked memory: in the next step all come to make_room() again, those that had enough, too.
+  bool lacks_room_ = false;
   PinnedBuffer pinned_fault_;
   StepIo step_io_;
   int sample_ctas_ = 0;  // CTAs that sample a row; 0: the host samples

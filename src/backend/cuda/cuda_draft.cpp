@@ -179,7 +179,7 @@ bool CudaDraftHead::drafts_ahead() const {
 }
 
 // Everything is given to the stream, and the next step may follow at once.
-Result<int> CudaDraftHead::begin_draft(std::span<const SequenceAhead> sequences) {
+Result<int64_t> CudaDraftHead::begin_draft(std::span<const SequenceAhead> sequences) {
   RETURN_IF_ERROR(ready());
   if (!drafts_ahead())
     return invalid("draft head: this device, or a head that is traced, drafts behind a step");
@@ -205,7 +205,7 @@ Result<int> CudaDraftHead::begin_draft(std::span<const SequenceAhead> sequences)
   return drafts_;
 }
 
-Result<double> CudaDraftHead::finish_draft(int begun, std::span<int32_t> tokens) {
+Result<double> CudaDraftHead::finish_draft(int64_t begun, std::span<int32_t> tokens) {
   if (begun <= drafts_ - 2 || begun > drafts_) return invalid("draft head: draft {} is not begun", begun);
   const Flight& flight = flights_[static_cast<size_t>(begun) % 2];
   RETURN_IF_ERROR(shared_.wait(flight.done, "draft"));

@@ -44,8 +44,8 @@ class CudaDraftHead final : public Eagle3DraftHead {
   Status draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) override;
   // Where the device samples, and nobody looks on.
   bool drafts_ahead() const override;
-  Result<int> begin_draft(std::span<const SequenceAhead> sequences) override;
-  Result<double> finish_draft(int begun, std::span<int32_t> tokens) override;
+  Result<int64_t> begin_draft(std::span<const SequenceAhead> sequences) override;
+  Result<double> finish_draft(int64_t begun, std::span<int32_t> tokens) override;
 
   void begin_step(const Batch& batch);
   // Gives the stream copies of the residual stream x [rows, hidden] after so many blocks, where the head taps
@@ -145,7 +145,7 @@ class CudaDraftHead final : public Eagle3DraftHead {
     std::vector<std::pair<int, int>> wanted;  // sequence of the step, drafts
   };
   std::array<Flight, 2> flights_;
-  int drafts_ = 0;                 // so far
+  int64_t drafts_ = 0;             // so far
   cudaStream_t copies_ = nullptr;  // carries inputs, beside what runs
   Flight& flight() { return flights_[static_cast<size_t>(drafts_) % 2]; }
   int most_logit_rows_ = 0, most_rows_ = 0;

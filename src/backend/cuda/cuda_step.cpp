@@ -76,13 +76,18 @@ Status CudaBackend::begin_step(const Batch& batch) {
 // A captured graph holds addresses: buffers grow only while no step runs, and then all graphs are dropped.
 Status CudaBackend::make_room() {
   const int rows = shape_.logit_rows;
-  const size_t bytes = logit_bytes(model_.config, rows);
-  const bool inputs = step_io_.lacks(packed_.size()), logits = bytes > logits_.bytes();
+  const bool inputs = step_io_.lacks(packed_.size()),
+             logits = lacks_room_ || logit_bytes(model_.config, rows) > logits_.bytes();
   if (!inputs && !logits) return {};
+  lacks_room_ = true;
   RETURN_IF_ERROR(graphs_.retire("step", stream_));
   // Sequences may share pages, so the page tables' length is bounded only by the batch.
   if (inputs) RETURN_IF_ERROR(step_io_.grow(std::max(2 * packed_.size(), input_capacity_)));
-  return logits ? allocate_logits(bytes / rows * std::bit_ceil<unsigned>(rows)) : ranks_.meet();
+  RETURN_IF_ERROR(
+      logits ? allocate_logits(logit_bytes(model_.config, static_cast<int>(std::bit_ceil<unsigned>(rows))))
+             : ranks_.meet());
+  lacks_room_ = false;
+  return {};
 }
 
 // Only decode steps are captured: prompts rarely have the same shape, nor have large batches some of whose
@@ -263,6 +268,7 @@ bool CudaBackend::ops_again() {
   const DeviceGuard guard(options_.device);
   if (graphs_.end_capture(shape_, fault_status_, stream_)) return false;
   fault_status_ = {}, deferred_ = {};
+  ranks_.ops_again();
   return true;
 }
 
@@ -311,6 +317,14 @@ Status CudaBackend::sampled(std::span<SampledToken> tokens, std::span<float> log
   const DeviceGuard guard(options_.device);
   ASSIGN_OR_RETURN(const int code, step_io_.sampled(tokens, logits, wait_));
   return fault_of(code);
+}
+
+// They are taken as others are, since a fault that one left would else be found in a later step.
+Status CudaBackend::forget_steps() {
+  Status fault;
+  while (fault.ok() && step_io_.in_flight() > 0) fault = sampled({}, {});
+  step_io_.forget();
+  return fault;
 }
 
 Status CudaBackend::edit_rows(std::span<const EditedRow> rows) {

@@ -11,9 +11,10 @@ namespace {
 
 class CudaKvCopier final : public KvCopier {
  public:
-  CudaKvCopier(int device, std::span<const Layer> layers, size_t page_bytes)
-      : device_(device), layers_(layers), half_(page_bytes / 2) {}
+  CudaKvCopier(int device, std::span<const Layer> layers, size_t page_bytes, const StepWait& wait)
+      : device_(device), layers_(layers), half_(page_bytes / 2), wait_(wait) {}
   ~CudaKvCopier() override {
+    if (device_is_lost()) return;
     const DeviceGuard guard(device_);
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
@@ -29,6 +30,7 @@ class CudaKvCopier final : public KvCopier {
   }
 
   Status read(std::span<const int> layers, int32_t page, std::span<std::byte> bytes) override {
+    RETURN_IF_ERROR(failed_);
     const DeviceGuard guard(device_);
     RETURN_IF_ERROR(copy(layers, page, [this](std::byte* host, std::byte* device) {
       return cudaMemcpyAsync(host, device, half_, cudaMemcpyDeviceToHost, stream_);
@@ -38,6 +40,7 @@ class CudaKvCopier final : public KvCopier {
   }
 
   Status write(std::span<const int> layers, int32_t page, std::span<const std::byte> bytes) override {
+    RETURN_IF_ERROR(failed_);
     const DeviceGuard guard(device_);
     std::memcpy(pinned_.as<std::byte>(), bytes.data(), bytes.size());
     return copy(layers, page, [this](std::byte* host, std::byte* device) {
@@ -46,9 +49,13 @@ class CudaKvCopier final : public KvCopier {
   }
 
  private:
-  // K, then V, of each layer.
   template <typename Copy>
   Status copy(std::span<const int> layers, int32_t page, const Copy& copy_half) {
+    return failed_ = copy_layers(layers, page, copy_half);
+  }
+  // K, then V, of each layer.
+  template <typename Copy>
+  Status copy_layers(std::span<const int> layers, int32_t page, const Copy& copy_half) {
     std::byte* host = pinned_.as<std::byte>();
     for (const int layer : layers) {
       const Layer& l = layers_[static_cast<size_t>(layer)];
@@ -58,20 +65,23 @@ class CudaKvCopier final : public KvCopier {
         host += half_;
       }
     }
-    return check(cudaStreamSynchronize(stream_), "the KV cache");
+    return wait_(stream_, "the KV cache");
   }
 
   int device_;
   std::span<const Layer> layers_;
   size_t half_;
+  StepWait wait_;
   cudaStream_t stream_ = nullptr;
   PinnedBuffer pinned_;
+  Status failed_;  // a copy that failed may still use pinned_
 };
 
 }  // namespace
 
-std::unique_ptr<KvCopier> make_kv_copier(int device, std::span<const Layer> layers, size_t page_bytes) {
-  auto copier = std::make_unique<CudaKvCopier>(device, layers, page_bytes);
+std::unique_ptr<KvCopier> make_kv_copier(int device, std::span<const Layer> layers, size_t page_bytes,
+                                         const StepWait& wait) {
+  auto copier = std::make_unique<CudaKvCopier>(device, layers, page_bytes, wait);
   if (!copier->open().ok()) return nullptr;
   return copier;
 }

@@ -36,7 +36,8 @@ std::vector<int> reached_from(int device, int devices) {
 
 }  // namespace
 
-// None of this makes a context, which would take memory of a GPU that is then not chosen.
+// Only the first GPU gets a context, which one_only() needs. A context takes memory, and the other GPUs may
+// not be chosen.
 std::vector<RankGpu> rank_gpus() {
   prepare_cuda_ranks();
   int devices = 0;
@@ -51,7 +52,7 @@ std::vector<RankGpu> rank_gpus() {
     gpus.push_back({.index = i,
                     .kind = fmt::format("{} ({}.{}, {} multiprocessors)", p.name, p.major, p.minor,
                                         p.multiProcessorCount),
-                    .one_only = one_only(i),
+                    .one_only = gpus.empty() ? one_only(i) : std::string(),
                     .memory = static_cast<double>(p.totalGlobalMem),
                     .bytes_per_second = bytes_per_second(i),
                     .reaches = reached_from(i, devices)});

@@ -5,6 +5,7 @@
 #include <bit>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_backend_impl.h"
@@ -47,6 +48,8 @@ class CudaStepOperator final : public StepOperator {
   StepOperatorOptions options_;
   CudaBackend backend_;
   ModelConfig config_;
+  // The layers' caches; null: not given yet.
+  std::vector<const void*> bases_;
   double bytes_ = 0;
   int table_pages_ = 0;  // pages of each sequence
   int pages_ = 0, pitch_ = 0;
@@ -57,6 +60,7 @@ class CudaStepOperator final : public StepOperator {
 
 Status CudaStepOperator::prepare(const ModelConfig& config, const ModelWeights& weights) {
   config_ = config;
+  bases_.assign(static_cast<size_t>(config.layers), nullptr);
   table_pages_ = (options_.max_context + kPageTokens - 1) / kPageTokens;
   RETURN_IF_ERROR(backend_.open());
   const DeviceGuard guard(options_.device);
@@ -95,8 +99,11 @@ Status CudaStepOperator::set_cache(int layer, void* base, int pages, int64_t str
   constexpr int64_t kMostPlaces = int64_t{1} << 31;
   if (int64_t{pages} * pitch * kPageTokens >= kMostPlaces)
     return invalid("step: a cache of {} pages; at most {}", pages, kMostPlaces / pitch / kPageTokens - 1);
-  if (layer == 0) RETURN_IF_ERROR(backend_.drop_graphs());
-  pages_ = pages, pitch_ = pitch, caches_ = std::max(caches_, layer + 1);
+  const void*& known = bases_[static_cast<size_t>(layer)];
+  if (known == nullptr) ++caches_;
+  if (known != nullptr && (known != base || pages != pages_ || pitch != pitch_))
+    RETURN_IF_ERROR(backend_.drop_graphs());
+  known = base, pages_ = pages, pitch_ = pitch;
   backend_.set_cache(layer, base, static_cast<std::byte*>(base) + half);
   return {};
 }

@@ -123,7 +123,7 @@ Status run_split_k(const LayerExperts& e, const ExpertRows& rows, const Route& r
   return sm90::split_k_down(e.fc2_slabs, e.layout, x, route, expert_out(e, scratch), stream);
 }
 
-Status run_wgmma(const LayerExperts& e, const ExpertRows& rows, const MoeKernelConfig& kernel_config,
+Status run_tiles(const LayerExperts& e, const ExpertRows& rows, const MoeKernelConfig& kernel_config,
                  const MoeScratch& scratch, cudaStream_t stream) {
   const int tile = kernel_config.tile;
   sm90::ActivationTiles x{.data = scratch.tiles,
@@ -143,10 +143,14 @@ Status run_wgmma(const LayerExperts& e, const ExpertRows& rows, const MoeKernelC
   for (int rank = 0; e.ranks != nullptr && rank < e.ranks->share().ranks; ++rank)
     if (rank != e.ranks->share().rank)
       h.peer_out[h.peers++] = static_cast<uint8_t*>(scratch.hidden_of.at[rank]);
-  RETURN_IF_ERROR(sm90::wgmma_experts(e.fc1_slabs, x, 1.0f / rows.factor, h, stream));
+  const auto multiply = [&](const uint8_t* slabs, float factor, const auto& out) {
+    return kernel_config.kernel == MoeKernel::kMma ? sm90::mma_experts(slabs, x, factor, out, stream)
+                                                   : sm90::wgmma_experts(slabs, x, factor, out, stream);
+  };
+  RETURN_IF_ERROR(multiply(e.fc1_slabs, 1.0f / rows.factor, h));
   if (e.ranks != nullptr) RETURN_IF_ERROR(e.ranks->await_stores(stream));
   x.data = scratch.hidden;
-  return sm90::wgmma_experts(e.fc2_slabs, x, 1.0f / sm90::kHScale, expert_out(e, scratch), stream);
+  return multiply(e.fc2_slabs, 1.0f / sm90::kHScale, expert_out(e, scratch));
 }
 
 Status run_w4a8(const LayerExperts& e, const ExpertRows& rows, const MoeKernelConfig& kernel_config,
@@ -260,7 +264,8 @@ Status run_products(const LayerExperts& e, const ExpertRows& x, const MoeKernelC
       return run_split_k(e, x, routing, scratch, stream);
     case MoeKernel::kWgmma:
     case MoeKernel::kWgmmaFp8:
-      return run_wgmma(e, x, kernel_config, scratch, stream);
+    case MoeKernel::kMma:
+      return run_tiles(e, x, kernel_config, scratch, stream);
     case MoeKernel::kGemm:
     case MoeKernel::kGemmFp8:
       return run_gemm(e, x, kernel_config, scratch, stream);

@@ -42,7 +42,7 @@ Status run(const LinearConfig& config, const Matrix& w, Activations x, const Epi
     case LinearKernel::kMma:
       break;
   }
-  x.tile = config.tile;
+  x.tile = mma_tile(w.rows, x.tokens, s.layout.sms);
   return gemm(w, x, out, s.stream);
 }
 

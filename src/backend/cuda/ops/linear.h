@@ -13,7 +13,7 @@ struct Target;  // select.h
 // linear() needs these besides operands.
 struct LinearSetup {
   const Target& target;
-  slabs::SlabLayout layout;  // the device's: WGMMA kernels take its sms
+  slabs::SlabLayout layout;  // the device's: kernels of many rows take its sms
   void* tiles = nullptr;     // linear_tile_bytes() of memory
   cudaStream_t stream = nullptr;
 };

@@ -1,7 +1,7 @@
 #include "backend/cuda/ops/rank_exchange.h"
 
-#include <map>
 #include <mutex>
+#include <vector>
 
 #include "base/error.h"
 
@@ -11,21 +11,50 @@ namespace {
 constexpr uint32_t kMostSteps = (1u << 31) / kStepEpochs - 1;
 static_assert(kMostRankLayers * 4 + 1 < static_cast<int>(kStepEpochs));
 
-// The last step of ranks on each device, of whatever model. ParallelBackend launches one step after the
-// other, so all devices have them in the same order.
-struct LastStep {
+// The last steps of all ranks of this process. ParallelBackend launches one step after the other, so all
+// devices have them in the same order.
+struct LastSteps {
   std::mutex mutex;
-  const RankExchange* of = nullptr;
-  cudaEvent_t ended = nullptr;
+  std::vector<const LastStep*> all;
 };
-LastStep& last_step(int device) {
-  static std::map<int, LastStep> all;
-  static std::mutex mutex;
-  const std::scoped_lock lock(mutex);
-  return all[device];
+// The list is never destroyed: a global model may be destroyed after it.
+LastSteps& last_steps() {
+  static auto* const steps = new LastSteps;
+  return *steps;
 }
 
 }  // namespace
+
+LastStep::~LastStep() {
+  LastSteps& steps = last_steps();
+  const std::scoped_lock lock(steps.mutex);
+  if (std::erase(steps.all, this) > 0 && !device_is_lost()) cudaEventDestroy(ended_);
+}
+
+Status LastStep::open(int device, const void* model) {
+  LastSteps& steps = last_steps();
+  const std::scoped_lock lock(steps.mutex);
+  device_ = device, model_ = model;
+  if (std::ranges::find(steps.all, this) != steps.all.end()) return {};
+  RETURN_IF_ERROR(check(cudaEventCreateWithFlags(&ended_, cudaEventDisableTiming), "ranks"));
+  steps.all.push_back(this);
+  return {};
+}
+
+Status LastStep::wait_for_others(cudaStream_t stream) const {
+  LastSteps& steps = last_steps();
+  const std::scoped_lock lock(steps.mutex);
+  for (const LastStep* const other : steps.all) {
+    if (other->device_ == device_ && other->model_ != model_)
+      RETURN_IF_ERROR(check(cudaStreamWaitEvent(stream, other->ended_), "ranks"));
+  }
+  return {};
+}
+
+Status LastStep::ends(cudaStream_t stream) const {
+  const std::scoped_lock lock(last_steps().mutex);
+  return check(cudaEventRecord(ended_, stream), "ranks");
+}
 
 Result<std::vector<uint64_t>> RankExchange::words_of_ranks(uint64_t mine) {
   std::vector<uint64_t> words = place_.exchange->share(place_.share.rank, mine);
@@ -33,10 +62,11 @@ Result<std::vector<uint64_t>> RankExchange::words_of_ranks(uint64_t mine) {
   return words;
 }
 
-Status RankExchange::open(const RankPlace& place, int device, int* fault) {
-  place_ = place, device_ = device;
+Status RankExchange::open(const RankPlace& place, int device, const GpuPart& part, int* fault) {
+  place_ = place;
   if (alone()) return {};
-  RETURN_IF_ERROR(map_peers(device));
+  RETURN_IF_ERROR(last_.open(device, place_.exchange.get()));
+  RETURN_IF_ERROR(map_peers(device, part.multiprocessors()));
   constexpr size_t kInboxBytes = sizeof(uint64_t) * kInboxQuarters * kInboxWords;
   ASSIGN_OR_RETURN(inbox_, DeviceBuffer::allocate(kInboxBytes, "the exchange"));
   ASSIGN_OR_RETURN(arrived_,
@@ -50,15 +80,16 @@ Status RankExchange::open(const RankPlace& place, int device, int* fault) {
 }
 
 // Kernels are chosen by what a device has: ranks of different kinds would launch different exchanges.
-Status RankExchange::map_peers(int device) {
+Status RankExchange::map_peers(int device, int multiprocessors) {
   cudaDeviceProp own{};
   RETURN_IF_ERROR(check(cudaGetDeviceProperties(&own, device), "ranks"));
-  const auto kind = static_cast<uint64_t>(own.major * 1000 + own.minor * 10) << 32 |
-                    static_cast<uint64_t>(own.multiProcessorCount);
+  const auto kind =
+      static_cast<uint64_t>(own.major * 1000 + own.minor * 10) << 32 | static_cast<uint64_t>(multiprocessors);
   ASSIGN_OR_RETURN(const std::vector<uint64_t> kinds, words_of_ranks(kind));
   if (std::ranges::any_of(kinds, [&](uint64_t other) { return other != kind; }))
     return error(StatusCode::kUnsupported,
-                 "--tp: the GPUs are of different kinds; name alike ones by --device");
+                 "--tp: the GPUs are of different kinds, or more ranks share one than another; name alike "
+                 "ones by --device");
   ASSIGN_OR_RETURN(const std::vector<uint64_t> devices, words_of_ranks(static_cast<uint64_t>(device)));
   for (const uint64_t word : devices) {
     const int peer = static_cast<int>(word);
@@ -84,12 +115,7 @@ Status RankExchange::map_peers(int device) {
 Result<int32_t> RankExchange::begin_step(const int32_t* epoch, cudaStream_t stream) {
   index_ = 0, links_.epoch = epoch;
   if (alone()) return 0;
-  {
-    LastStep& last = last_step(device_);
-    const std::scoped_lock lock(last.mutex);
-    if (last.ended != nullptr && last.of != this)
-      RETURN_IF_ERROR(check(cudaStreamWaitEvent(stream, last.ended), "ranks"));
-  }
+  RETURN_IF_ERROR(last_.wait_for_others(stream));
   if (++steps_ > kMostSteps) {
     RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), "the exchange"));
     RETURN_IF_ERROR(meet());
@@ -102,15 +128,7 @@ Result<int32_t> RankExchange::begin_step(const int32_t* epoch, cudaStream_t stre
   return static_cast<int32_t>(steps_ * kStepEpochs);
 }
 
-Status RankExchange::end_step(cudaStream_t stream) {
-  if (alone()) return {};
-  LastStep& last = last_step(device_);
-  const std::scoped_lock lock(last.mutex);
-  if (last.ended == nullptr)
-    RETURN_IF_ERROR(check(cudaEventCreateWithFlags(&last.ended, cudaEventDisableTiming), "ranks"));
-  last.of = this;
-  return check(cudaEventRecord(last.ended, stream), "ranks");
-}
+Status RankExchange::end_step(cudaStream_t stream) { return alone() ? Status() : last_.ends(stream); }
 
 Status RankExchange::gather(Gather p, cudaStream_t stream) {
   p.index = index_++;

@@ -1,5 +1,7 @@
 #include "backend/cuda/ops/select.h"
 
+#include <algorithm>
+
 #include "backend/cuda/kernels/common/gemm_fp8.h"
 #include "backend/cuda/kernels/common/sample.h"
 #include "backend/cuda/kernels/sm120/gemm.h"
@@ -22,13 +24,6 @@ constexpr LinearConfig dense_decode(std::string_view name, int least, int most, 
           .most_normed_tokens = normed,
           .most_normed_cols = normed > 0 ? sm90::kMostNormedCols : 0,
           .fits = sm90::dense_decode_fits};
-}
-constexpr LinearConfig mma(std::string_view name, int tile, int most) {
-  return {.name = name,
-          .kernel = LinearKernel::kMma,
-          .tile = tile,
-          .most_tokens = most,
-          .takes = in_weight_tiles};
 }
 constexpr LinearConfig block_scaled(std::string_view name, sm120::Tile tile, int most) {
   return {.name = name,
@@ -61,12 +56,17 @@ constexpr LinearConfig kLinearConfigs[] = {
      .invariant = false,
      .cols_multiple = 64,
      .least_cols = 448},
-    mma("small-M 8", 8, 8),
-    mma("small-M 16", 16, 16),
-    mma("small-M 32", 32, 32),
-    mma("large-M 64", 64, 64),
-    mma("large-M 128", 128, 0),
+    {.name = "mma", .kernel = LinearKernel::kMma, .takes = in_weight_tiles},
 };
+
+// cost: a CTA's time, in times of one with a tile of 32 tokens, as gpt-oss-20b's projection has it on an
+// H200; BF16 and MXFP8 differ by up to 15% (docs/lab/2026-11-29-dense-tiles.md).
+struct MmaTile {
+  int tokens, weight_tiles;
+  double cost;
+};
+constexpr MmaTile kMmaTiles[] = {{128, 4, 4.9}, {64, 4, 3.6}, {32, 1, 1.0}};
+constexpr int kSmallMmaTiles[] = {8, 16, 32};
 
 constexpr AttentionConfig kAttentionConfigs[] = {
     {.name = "attention_decode",
@@ -165,6 +165,18 @@ std::string device_of(const Target& t) {
 
 }  // namespace
 
+int mma_tile(int64_t rows, int tokens, int multiprocessors) {
+  for (const int tile : kSmallMmaTiles) {
+    if (tokens <= tile) return tile;
+  }
+  const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const auto cost = [&](const MmaTile& tile) {
+    const int64_t ctas = ceil_div(weight_tiles_of(rows), tile.weight_tiles) * ceil_div(tokens, tile.tokens);
+    return tile.cost * static_cast<double>(ceil_div(ctas, std::max(multiprocessors, 1)));
+  };
+  return std::ranges::min(kMmaTiles, {}, cost).tokens;
+}
+
 Target target_of(const Features& features, const BackendOptions& options) {
   const bool portable = options.portable || !features.have(kFewRowKernels);
   Features some = features;
@@ -190,12 +202,14 @@ Status check_moe_path(const Features& features, const BackendOptions& options, s
   if (options.batch_invariant)
     return error(StatusCode::kUnsupported,
                  "--moe-path fp8 takes few rows in F16 and many in FP8; leave it or --batch-invariant out");
+  const Target target = target_of(features, options);
+  if (!target.portable && !target.features.have(kWgmma))
+    return error(
+        StatusCode::kUnsupported,
+        "device cuda:{}: --moe-path fp8 needs wgmma or --portable; leave it or --no-wgmma out, or add "
+        "--portable",
+        options.device);
   return {};
-}
-
-double peak_flops(const Target& target, int multiprocessors) {
-  constexpr double kFlopsPerClock = 4096, kClock = 1.83e9;
-  return target.features.have(kWgmma) ? multiprocessors * kFlopsPerClock * kClock : 0;
 }
 
 std::span<const LinearConfig> linear_configs() { return kLinearConfigs; }

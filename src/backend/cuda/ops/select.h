@@ -26,8 +26,6 @@ struct Target {
 Target target_of(const Features& features, const BackendOptions& options);
 // An error in one line where the device, `name`, has no kernels for the path that options ask for.
 Status check_moe_path(const Features& features, const BackendOptions& options, std::string_view name);
-// FLOP/s of a full chip: 989 TFLOP/s of an H100 or H200 SXM, BF16 without sparsity. 0: unknown.
-double peak_flops(const Target& target, int multiprocessors);
 
 // ---- y = W x, and y = W norm(x): QKV, output projection, lm_head ----
 
@@ -51,7 +49,7 @@ struct LinearShape {
 struct LinearConfig {
   std::string_view name;
   LinearKernel kernel = LinearKernel::kMma;
-  int tile = 0;  // tokens of a CTA; 0: wgmma's is chosen with the grid
+  int tile = 0;  // tokens of a CTA; 0: chosen with the grid
   int least_tokens = 1;
   int most_tokens = 0;  // 0: any number
   bool (*takes)(Kind kind) = nullptr;
@@ -71,6 +69,9 @@ struct LinearChoice {
   bool fuses_norm = false;  // else norm() goes before it, where one is wanted
 };
 Result<LinearChoice> select(const LinearShape& shape, const Target& target);
+// The tile (in tokens) with which the busiest multiprocessor ends first, of the kernels of kMma. Their
+// results do not depend on it.
+int mma_tile(int64_t rows, int tokens, int multiprocessors);
 
 // ---- attention ----
 

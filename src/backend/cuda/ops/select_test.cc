@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <string>
 #include <vector>
@@ -41,18 +42,11 @@ void expect_ranges(const Target& target, Kind kind, int64_t cols, const std::vec
   }
 }
 
-const std::vector<TokenRange> kMmaRanges = {{8, "small-M 8"},
-                                            {16, "small-M 16"},
-                                            {32, "small-M 32"},
-                                            {64, "large-M 64"},
-                                            {kMostTokens, "large-M 128"}};
+const std::vector<TokenRange> kMmaRanges = {{kMostTokens, "mma"}};
 const std::vector<TokenRange> kHopperRanges = {
     {8, "dense_decode 8"}, {16, "dense_decode 16"}, {32, "dense_decode 32"}, {kMostTokens, "wgmma"}};
-const std::vector<TokenRange> kWithoutWgmmaRanges = {{8, "dense_decode 8"},
-                                                     {16, "dense_decode 16"},
-                                                     {32, "dense_decode 32"},
-                                                     {64, "large-M 64"},
-                                                     {kMostTokens, "large-M 128"}};
+const std::vector<TokenRange> kWithoutWgmmaRanges = {
+    {8, "dense_decode 8"}, {16, "dense_decode 16"}, {32, "dense_decode 32"}, {kMostTokens, "mma"}};
 const std::vector<TokenRange> kBlockScaledRanges = {
     {8, "block-scaled 8"},   {16, "block-scaled 16"},   {32, "block-scaled 32"},
     {64, "block-scaled 64"}, {512, "block-scaled 128"}, {kMostTokens, "block-scaled prefill"}};
@@ -79,6 +73,30 @@ TEST(SelectLinear, WithoutWgmma) {
   }
 }
 
+// Tiles of 64 or 128 tokens have CTAs of 128 rows: they are for products that fill the device with them.
+TEST(MmaTile, LeavesNoMultiprocessorsIdle) {
+  constexpr int kQkv = 5120, kProjection = 2880, kHead = 201088;
+  for (const auto& [rows, tokens, multiprocessors, tile] : {std::array{kQkv, 1, 132, 8},
+                                                            {kQkv, 9, 132, 16},
+                                                            {kQkv, 17, 132, 32},
+                                                            {kQkv, 33, 132, 32},
+                                                            {kQkv, 64, 132, 32},
+                                                            {kQkv, 64, 82, 64},
+                                                            {kQkv, 128, 132, 64},
+                                                            {kQkv, 256, 132, 128},
+                                                            {kQkv, 2048, 132, 128},
+                                                            {kProjection, 64, 132, 32},
+                                                            {kProjection, 64, 82, 32},
+                                                            {kProjection, 128, 132, 32},
+                                                            {kProjection, 192, 132, 64},
+                                                            {kProjection, 2048, 132, 128},
+                                                            {kHead, 33, 132, 64},
+                                                            {kHead, 64, 132, 64},
+                                                            {kHead, 96, 132, 128},
+                                                            {1, 2048, 0, 32}})
+    EXPECT_EQ(mma_tile(rows, tokens, multiprocessors), tile) << rows << " " << tokens;
+}
+
 // More columns than shared memory takes: wgmma, and mma.sync for up to 8 tokens.
 TEST(SelectLinear, WhereSharedMemoryEnds) {
   const auto name = [](int tokens, int64_t cols) {
@@ -86,7 +104,7 @@ TEST(SelectLinear, WhereSharedMemoryEnds) {
   };
   for (const int tokens : {1, 8, 9, 16, 17, 32}) {
     EXPECT_EQ(name(tokens, 2880).substr(0, 12), "dense_decode") << tokens;
-    EXPECT_EQ(name(tokens, 1 << 20), tokens <= 8 ? "small-M 8" : "wgmma") << tokens;
+    EXPECT_EQ(name(tokens, 1 << 20), tokens <= 8 ? "mma" : "wgmma") << tokens;
   }
 }
 
@@ -212,7 +230,6 @@ TEST(SelectExperts, ByModelAndDevice) {
   for (const int minor : {0, 6, 9}) EXPECT_EQ(name(oss, device(8, minor)), "weight tiles");
   EXPECT_EQ(name(oss, device(10, 0)), "slabs");
   EXPECT_EQ(name(oss, device(9, 0, {.wgmma = false})), "slabs");
-  EXPECT_EQ(name(oss, device(9, 0, {.moe_path = MoePath::kFp8, .wgmma = false})), "weight tiles");
   EXPECT_EQ(name(oss, device(10, 0, {.batch_invariant = true})), "weight tiles");
   for (const int minor : {0, 1}) {
     EXPECT_EQ(name(oss, device(12, minor)), "weight tiles");
@@ -297,7 +314,7 @@ TEST(SelectAll, EveryArchitectureHasAKernelThatFits) {
           ASSERT_TRUE(choice.ok()) << choice.status().message();
           fits(target, *choice.value().config);
           if (choice.value().config->kernel == LinearKernel::kMma) {
-            EXPECT_LE(gemm_shared_bytes(choice.value().config->tile), in_block);
+            EXPECT_LE(gemm_shared_bytes(mma_tile(2880, tokens, 132)), in_block);
           }
         }
       }
@@ -358,6 +375,18 @@ TEST(MoePath, IsRefusedWhereTheDeviceLacksIt) {
       EXPECT_EQ(refusal(path, major, 0, 10 * major), "");
   }
   for (const int minor : {0, 6, 9}) EXPECT_EQ(refusal(MoePath::kAuto, 8, minor, 80 + minor), "");
+}
+
+// Few rows would run in F16 from slabs, many have no kernel in FP8.
+TEST(MoePath, InFp8NeedsWgmmaOrThePortableKernels) {
+  const auto refusal = [](int major, int minor, BackendOptions options) {
+    options.moe_path = MoePath::kFp8;
+    return check_moe_path(features_of(major, minor, 10 * major + minor), options, "GPU").message();
+  };
+  EXPECT_NE(refusal(9, 0, {.wgmma = false}).find("needs wgmma"), std::string::npos);
+  EXPECT_NE(refusal(11, 0, {}).find("needs wgmma"), std::string::npos);
+  for (const int major : {9, 11}) EXPECT_EQ(refusal(major, 0, {.portable = true, .wgmma = false}), "");
+  EXPECT_EQ(refusal(8, 9, {.wgmma = false}), "");
 }
 
 TEST(Target, IsWhatOptionsMeanOnADevice) {

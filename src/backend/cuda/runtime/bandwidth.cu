@@ -60,10 +60,11 @@ cudaError_t read_code_version(int& version) {
   return cudaMemcpyFromSymbol(&version, code_version, sizeof(version));
 }
 
-bool runs_clusters(int ctas) {
+bool runs_clusters(int ctas, cudaStream_t stream) {
   cudaLaunchAttribute cluster = cluster_attribute(ctas);
   cudaLaunchConfig_t config{};
   config.gridDim = ctas, config.blockDim = 1024, config.attrs = &cluster, config.numAttrs = 1;
+  config.stream = stream;
   int most = 0;
   cudaError_t code = cudaFuncSetAttribute(read_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (code == cudaSuccess) code = cudaOccupancyMaxActiveClusters(&most, read_kernel, &config);

@@ -10,8 +10,8 @@ namespace moesaic::cuda {
 cudaError_t probe_code();
 // The compute capability that this code was compiled for, 10 major + minor.
 cudaError_t read_code_version(int& version);
-// True where the device runs a cluster of so many CTAs (at most 16) of 1,024 threads.
-bool runs_clusters(int ctas);
+// True where the stream's part of the device runs a cluster of so many CTAs (at most 16) of 1,024 threads.
+bool runs_clusters(int ctas, cudaStream_t stream = nullptr);
 // GB/s of one pass over 2 GB (less where memory is short), best of a few.
 Result<double> measure_read_bandwidth(cudaStream_t stream);
 

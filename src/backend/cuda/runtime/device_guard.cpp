@@ -1,27 +1,14 @@
 #include "backend/cuda/runtime/device_guard.h"
 
-#include <cuda.h>
-
 #include "backend/cuda/runtime/device.h"
+#include "backend/cuda/runtime/driver.h"
 
 namespace moesaic::cuda {
 namespace {
 
-using GetContext = decltype(&cuCtxGetCurrent);
-
-GetContext find_get_context() {
-  constexpr unsigned kSince = 4000;  // CUDA 4.0
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t code =
-      cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &function, kSince, cudaEnableDefault, &result);
-  if (code != cudaSuccess) cudaGetLastError();
-  return code == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<GetContext>(function)
-                                                                      : nullptr;
-}
-
 bool has_context() {
-  static const GetContext kGet = find_get_context();
+  constexpr unsigned kSince = 4000;
+  static auto* const kGet = driver_function<decltype(cuCtxGetCurrent)>("cuCtxGetCurrent", kSince);
   CUcontext context = nullptr;
   return kGet == nullptr || (kGet(&context) == CUDA_SUCCESS && context != nullptr);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/find_symbol.h"
 
 namespace moesaic::cuda {
 namespace {
@@ -34,12 +35,6 @@ struct Library {
 constexpr std::array<const char*, 3> kLibraries = {"libnvrtc.so.13", "libnvrtc.so",
                                                    "/usr/local/cuda/lib64/libnvrtc.so"};
 
-template <typename Function>
-bool find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  return function != nullptr;
-}
-
 // Beside the library, as toolkits and Python packages have it, or where toolkits are by default.
 std::string headers_beside(void* function) {
   Dl_info info{};
@@ -58,14 +53,17 @@ Library open_library() {
     void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) continue;
     Library l;
-    const bool whole =
-        find(handle, "nvrtcVersion", l.version) && find(handle, "nvrtcGetErrorString", l.error_string) &&
-        find(handle, "nvrtcCreateProgram", l.create) && find(handle, "nvrtcDestroyProgram", l.destroy) &&
-        find(handle, "nvrtcAddNameExpression", l.add_name) &&
-        find(handle, "nvrtcCompileProgram", l.compile) &&
-        find(handle, "nvrtcGetLoweredName", l.lowered_name) &&
-        find(handle, "nvrtcGetCUBINSize", l.cubin_size) && find(handle, "nvrtcGetCUBIN", l.cubin) &&
-        find(handle, "nvrtcGetProgramLogSize", l.log_size) && find(handle, "nvrtcGetProgramLog", l.log);
+    const bool whole = find_symbol(handle, "nvrtcVersion", l.version) &&
+                       find_symbol(handle, "nvrtcGetErrorString", l.error_string) &&
+                       find_symbol(handle, "nvrtcCreateProgram", l.create) &&
+                       find_symbol(handle, "nvrtcDestroyProgram", l.destroy) &&
+                       find_symbol(handle, "nvrtcAddNameExpression", l.add_name) &&
+                       find_symbol(handle, "nvrtcCompileProgram", l.compile) &&
+                       find_symbol(handle, "nvrtcGetLoweredName", l.lowered_name) &&
+                       find_symbol(handle, "nvrtcGetCUBINSize", l.cubin_size) &&
+                       find_symbol(handle, "nvrtcGetCUBIN", l.cubin) &&
+                       find_symbol(handle, "nvrtcGetProgramLogSize", l.log_size) &&
+                       find_symbol(handle, "nvrtcGetProgramLog", l.log);
     if (!whole) continue;
     l.headers = headers_beside(reinterpret_cast<void*>(l.version));
     return l;

@@ -1,15 +1,15 @@
 #include "backend/cuda/runtime/step_wait.h"
 
 #include <atomic>
+#include <limits>
 #include <thread>
 
 #include "backend/cuda/runtime/device.h"
+#include "backend/patience.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kBusy(1);
 constexpr std::chrono::milliseconds kPause(10);
@@ -35,10 +35,9 @@ Status StepWait::until(const std::function<cudaError_t()>& query, const char* wh
   cudaError_t code = query();
   if (code != cudaErrorNotReady) return check(code, what);
   if (device_is_lost()) return lost_device();
-  const Clock::time_point begun = Clock::now();
+  Patience patience(limit_.count() > 0 ? limit_.count() : std::numeric_limits<double>::infinity());
   while ((code = query()) == cudaErrorNotReady) {
-    const Clock::duration waited = Clock::now() - begun;
-    if (limit_.count() > 0 && waited > limit_) {
+    if (patience.ended()) {
       lost = true;
       return error(
           StatusCode::kInternal,
@@ -46,7 +45,7 @@ Status StepWait::until(const std::function<cudaError_t()>& query, const char* wh
           "may say why)",
           what, limit_.count());
     }
-    if (waited > kBusy) std::this_thread::sleep_for(kPause);
+    if (patience.waited() > kBusy) std::this_thread::sleep_for(kPause);
   }
   cudaGetLastError();  // cudaErrorNotReady
   return check(code, what);

@@ -13,7 +13,8 @@ namespace moesaic::cuda {
 // cudaEventSynchronize() and cudaStreamSynchronize() wait as long as it takes, and a kernel or a driver that
 // hangs takes for ever. These ask again and again instead, as those do, but not longer than the limit. Then
 // they give an error and the device counts as lost: whatever waits for it would never return, so nothing that
-// it holds is freed any more (the end of the process does that), and no further step begins.
+// it holds is freed any more (the end of the process does that), and no further step begins. The time during
+// which the process is stopped hardly counts (Patience).
 //
 // A thread asks without a pause for the first second, in which any step of a batch that was chosen well ends,
 // and a hundred times a second from then on.

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "backend/cuda/runtime/device.h"
 
 namespace moesaic::cuda {
@@ -16,6 +19,17 @@ TEST(StepWait, EndsWithWhatItWaitsFor) {
   EXPECT_TRUE(StepWait(0).until(query, "step").ok());
   const Status fault = StepWait(60).until([] { return cudaErrorIllegalAddress; }, "step");
   EXPECT_EQ(fault.code(), StatusCode::kInternal);
+  EXPECT_FALSE(device_is_lost());
+}
+
+// As if the process were stopped behind a question for longer than the limit.
+TEST(StepWait, AStoppedProcessDoesNotLoseItsDevice) {
+  int asked = 0;
+  const auto query = [&] {
+    if (++asked == 3) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    return asked > 4 ? cudaSuccess : cudaErrorNotReady;
+  };
+  EXPECT_EQ(StepWait(0.1).until(query, "step").message(), "");
   EXPECT_FALSE(device_is_lost());
 }
 

@@ -60,6 +60,7 @@ class StepIo {
     return {host_logits_.as<float>(), host_logits_.bytes() / sizeof(float)};
   }
   static constexpr int kHostRows = 64;
+  int in_flight() const { return in_flight_; }
   // Drops the results of all steps in flight.
   void forget() { in_flight_ = 0; }
 

@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/common/attention_parts.cuh"
 #include "backend/cuda/kernels/ptx/async_copy.cuh"
 #include "backend/cuda/kernels/ptx/e4m3.cuh"
+#include "backend/cuda/kernels/ptx/ldmatrix.cuh"
 #include "backend/cuda/kernels/ptx/mma.cuh"
 #include "backend/cuda/kernels/sm90/attention.h"
 
@@ -30,12 +31,6 @@ __device__ inline uint32_t cluster_size() {
   uint32_t n;
   asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(n));
   return n;
-}
-__device__ inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(row)
-               : "memory");
 }
 __device__ inline uint32_t movmatrix_trans(uint32_t rows) {
   uint32_t columns;

@@ -1,18 +1,7 @@
-#include "backend/cuda/kernels/sm90/arrange.cuh"
 #include "backend/cuda/kernels/sm90/gemm_wgmma.cuh"
 
 namespace moesaic::cuda::sm90 {
 namespace {
-
-WgmmaParams slab_params(const uint8_t* weights, const ActivationTiles& x, int rows, float factor) {
-  return {.weights = weights,
-          .x = x,
-          .row_tiles = (rows + kTileRows - 1) / kTileRows,
-          .weight_tiles = rows / kWeightTileRows,
-          .stages = kBlocks / kBlocksPerWarp,
-          .split = 1,
-          .factor = factor};
-}
 
 WgmmaParams dense_params(const Matrix& w, const ActivationTiles& x, float factor) {
   const int weight_tiles = static_cast<int>(w.weight_tiles), per_tile = kTileRows / kWeightTileRows;
@@ -77,19 +66,6 @@ ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* dat
           .tile = best.tile,
           .split = best.split,
           .layout = layout};
-}
-
-Status arrange(const void* x, const int32_t* rows, const ActivationTiles& tiles, cudaStream_t stream) {
-  const int work_tiles =
-      tiles.work_tiles != nullptr ? tiles.most_work_tiles : (tiles.tokens + tiles.tile - 1) / tiles.tile;
-  const dim3 ctas((tiles.tile + kArrangeWarps - 1) / kArrangeWarps, work_tiles);
-  if (tiles.fp8)
-    return launch(arrange_fp8_kernel, ctas, dim3(kArrangeWarps * 32), 0, stream, static_cast<const uint2*>(x),
-                  rows, tiles);
-  // Experts have many work tiles, most of them empty.
-  const int parts = tiles.work_tiles != nullptr ? 1 : (tiles.cols / kBlock + 8 * kAhead - 1) / (8 * kAhead);
-  return launch(arrange_kernel, dim3(ctas.x, ctas.y, parts), dim3(kArrangeWarps * 32), 0, stream,
-                static_cast<const uint32_t*>(x), rows, tiles);
 }
 
 Status wgmma_experts(const uint8_t* fc1, const ActivationTiles& x, float factor, const WgmmaSwiGlu& out,

@@ -1,4 +1,5 @@
-// y = W x for many tokens by wgmma: the experts' products (MXFP4 slabs, grouped) and dense matrices.
+// y = W x for many tokens by wgmma: the experts' products (MXFP4 slabs, grouped) and dense matrices. On
+// devices without wgmma the experts' products by mma.sync, from the same operands.
 //
 // Maths    y[token, row] = factor * sum_k W[row, k] x[token, k], then the epilogue: Store (+ bias),
 //          SwiGLU into the second product's activations, or Qkv (bias, RoPE, append).
@@ -19,11 +20,16 @@
 //          contraction each. Their sums go to their shared memory, and each CTA finishes a part of the
 //          tokens, for which it adds all CTAs' sums in the order of the contraction.
 //
-// Barriers full[stage]: activations have landed     empty[stage]: the three warpgroups' wgmmas have read
-//          them. Weights need none: a warp waits for its own cp.async groups and meets (__syncwarp).
+// mma.sync Each warp reads B itself, by ldmatrix, where a warpgroup's wgmma reads it once. Tiles of up to 64
+//          tokens: with the sums of 128 the compiler runs out of registers.
+//
+// Barriers full[stage]: activations have landed     empty[stage]: the three warpgroups' wgmmas, or all warps,
+//          have read them. Weights need none: a warp waits for its own cp.async groups and meets
+//          (__syncwarp).
 // Ordering A warpgroup releases a stage after warpgroup_wait says that the products which read it have
 //          ended. Its thread 0 arrives for all, as in CUTLASS's PipelineTmaAsync: a wgmma is one
-//          operation of the four warps, and what its completion says holds for all of it.
+//          operation of the four warps, and what its completion says holds for all of it. By mma.sync a lane
+//          of each warp does, behind __syncwarp.
 //          Weights may be fetched before the predecessor has ended (they were loaded with the model; work
 //          tiles must be older than the predecessor); activations are not.
 //          Sums of a cluster lie in the ring: all warps of the CTA are done with it (__syncthreads), and no
@@ -35,18 +41,31 @@
 //          Registers: a multiprocessor's quarter has a warp of each warpgroup, 128 each at the start; the
 //          loading ones hand most of theirs over, so that a consumer has 160, 64 of them accumulators.
 // Floor    max(bytes / bandwidth, 2 rows cols tokens / rate); expanding MXFP4 takes 27 instructions for
-//          16 rows of a block.
+//          16 rows of a block. mma.sync: a warp reads 32 bytes of shared memory for 16 x 16 products, so
+//          128 bytes a clock are 1,024 products a multiprocessor, where wgmma does 2,048.
 #pragma once
 
 #include "backend/cuda/kernels/sm90/gemm_wgmma_finish.cuh"
 
 namespace moesaic::cuda::sm90 {
 
+inline WgmmaParams slab_params(const uint8_t* weights, const ActivationTiles& x, int rows, float factor) {
+  return {.weights = weights,
+          .x = x,
+          .row_tiles = (rows + kTileRows - 1) / kTileRows,
+          .weight_tiles = rows / kWeightTileRows,
+          .stages = kBlocks / kBlocksPerWarp,
+          .split = 1,
+          .factor = factor};
+}
+
 // ---- shared memory ----
 
 // kSlots: stages of weights. kSteps: 64-column steps of a stage of activations.
 template <class Weights, int kTile>
 struct WgmmaShared {
+  static constexpr bool kWgmma = Weights::kWgmma;
+  static constexpr int kReaders = kWgmma ? kGroups : kWgmmaWarps * kWarpArrivals;  // they release a stage
   static constexpr int kSlots = kTile >= 64 ? 4 : 7;
   static_assert(kSlots - 1 <= kFewestStages);
   static constexpr int kSteps = kTile >= 64 && !Weights::kFp8 ? 1 : Weights::kBlocks / 2;
@@ -172,11 +191,16 @@ struct ActivationReader {
   // The stage before `at` may be filled again; for all threads that the barrier counts together.
   __device__ void release(const Plan& plan) const {
     const int before = at.index == 0 ? Plan::kStages - 1 : at.index - 1;
-    if (threadIdx.x % 128 == 0) mbarrier_arrive(plan.empty(before));
+    if constexpr (Plan::kWgmma) {
+      if (threadIdx.x % 128 == 0) mbarrier_arrive(plan.empty(before));
+    } else {
+      __syncwarp();
+      if (arrives(threadIdx.x % 32 == 0)) mbarrier_arrive(plan.empty(before));
+    }
   }
 };
 
-// sum += a block's 32 columns.
+// sum += a block's 32 columns, by wgmma.
 template <int N, class Weights>
 __device__ __forceinline__ void multiply_block(float (&sum)[N / 2], const uint32_t (&a)[8],
                                                uint32_t operand) {
@@ -215,6 +239,40 @@ __device__ __forceinline__ void multiply_group(const Plan& plan, const Weights& 
   }
 }
 
+// The same by mma.sync, where a warp reads all tokens' columns for its 16 rows. operand: this lane's address
+// of the first eight tokens'.
+template <int N>
+__device__ __forceinline__ void multiply_block(float (&sum)[N / 2], const uint32_t (&a)[8],
+                                               uint32_t operand) {
+#pragma unroll
+  for (int i = 0; i < N / 8; ++i) {
+    uint32_t b[4];
+    ldmatrix_x4(b, operand + i * 8 * kStepBytes<false>);
+    float(&d)[4] = reinterpret_cast<float(&)[4]>(sum[4 * i]);
+    mma<false>(d, a[0], a[1], a[2], a[3], b[0], b[1]);
+    mma<false>(d, a[4], a[5], a[6], a[7], b[2], b[3]);
+  }
+}
+template <int N, class Weights, class Plan, int kSums>
+__device__ __forceinline__ void multiply_stage(const Plan& plan, const Weights& w, ActivationReader<Plan>& x,
+                                               float (&sum)[kSums]) {
+  static_assert(Plan::kStages * Plan::kSteps < kHidden / 64);  // as gemm_wgmma_finish.cuh needs it
+  constexpr int kStageBlocks = 2 * Plan::kSteps;
+  float(&head)[N / 2] = reinterpret_cast<float(&)[N / 2]>(sum);
+  const int token = threadIdx.x % 8, chunk = threadIdx.x % 32 / 8;
+  uint32_t operand = 0;
+#pragma unroll
+  for (int b = 0; b < Weights::kBlocks; ++b) {
+    if (b % kStageBlocks == 0) operand = x.open(plan) + token * Plan::kRowBytes;
+    uint32_t a[8];
+    w.expand(b, a);
+    multiply_block<N>(
+        head, a,
+        operand + b % kStageBlocks / 2 * (N * Plan::kRowBytes) + chunk_place(b % 2 * 4 + chunk, token) * 16);
+    if (b % kStageBlocks == kStageBlocks - 1) x.at.next(), x.release(plan);
+  }
+}
+
 // A stage with the narrowest width that holds the tokens: 8 or 16 * sixteenths, between kLow and kHigh. The
 // widths branch within the loop over the stages, and no product is in flight where they meet: otherwise the
 // compiler runs out of registers and serialises wgmma.
@@ -227,7 +285,11 @@ __device__ __forceinline__ void multiply(int sixteenths, const Plan& plan, const
     return multiply<kMiddle + 1, kHigh>(sixteenths, plan, w, x, sum);
   } else {
     constexpr int kWidth = kLow == 0 ? 8 : 16 * kLow;
-    multiply_group<kWidth, true>(plan, w, x, false, sum);
+    if constexpr (Weights::kWgmma) {
+      multiply_group<kWidth, true>(plan, w, x, false, sum);
+    } else {
+      multiply_stage<kWidth>(plan, w, x, sum);
+    }
   }
 }
 
@@ -263,9 +325,10 @@ __device__ __forceinline__ void contract(const WgmmaParams& p, const Plan& plan,
                                          float (&sum)[kSums]) {
   const int sixteenths = tile_width(tokens) / 16;
   if constexpr (Weights::kGrouped) {
-    if (sixteenths < kSums / 8) return contract_stages<true>(p, plan, tiles, sixteenths, stream, x, sum);
+    if (!Weights::kWgmma || sixteenths < kSums / 8)
+      return contract_stages<true>(p, plan, tiles, sixteenths, stream, x, sum);
   }
-  contract_stages<false>(p, plan, tiles, sixteenths, stream, x, sum);
+  if constexpr (Weights::kWgmma) contract_stages<false>(p, plan, tiles, sixteenths, stream, x, sum);
 }
 
 template <class Weights, int kTile, class Plan, class Epilogue>
@@ -298,7 +361,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) gemm_wgmma_kernel(const Wgmm
   const Plan plan{wgmma_shared};
   if (threadIdx.x == 0) {
     for (int s = 0; s < Plan::kStages; ++s)
-      mbarrier_init(plan.full(s), 1), mbarrier_init(plan.empty(s), kGroups);
+      mbarrier_init(plan.full(s), 1), mbarrier_init(plan.empty(s), Plan::kReaders);
     fence_mbarrier_init();
   }
   __syncthreads();

@@ -13,6 +13,7 @@
 namespace moesaic::cuda::sm90 {
 
 inline constexpr int kWgmmaTokens = 192;  // most tokens of a work tile; of experts in F16 128
+inline constexpr int kMmaTokens = 64;     // most tokens of a work tile of mma_experts()
 inline constexpr int kWgmmaStep = 64;     // columns of a swizzled row: 128 bytes, 64 in FP8
 inline constexpr int kMostSplit = 8;      // CTAs that share a tile, at most
 
@@ -60,6 +61,11 @@ Status wgmma_experts(const uint8_t* fc1, const ActivationTiles& x, float factor,
 // The second: out[permuted_row, row] = value + bias, of out.rows rows.
 Status wgmma_experts(const uint8_t* fc2, const ActivationTiles& x, float factor, const Store& out,
                      cudaStream_t stream);
+// The same two products by mma.sync, for devices without wgmma. x is in F16, in tiles of up to kMmaTokens.
+Status mma_experts(const uint8_t* fc1, const ActivationTiles& x, float factor, const WgmmaSwiGlu& out,
+                   cudaStream_t stream);
+Status mma_experts(const uint8_t* fc2, const ActivationTiles& x, float factor, const Store& out,
+                   cudaStream_t stream);
 
 // Dense matrices in BF16, F16, Q8_0 or MXFP8.
 Status wgmma_dense(const Matrix& w, const ActivationTiles& x, float factor, const Store& out,

@@ -8,7 +8,8 @@
 //
 // Barriers One for each warpgroup, once a part: there is room for two parts, and a thread that writes one has
 //          read the one before the last. Between two tiles nobody waits: a warp has the next tile's sums
-//          only after all four have begun its products.
+//          only after all four have begun its products: a wgmma is one operation of the four, and for
+//          mma.sync the ring of activations is shorter than the contraction.
 // Ordering What a part reads is asked for two parts ahead, since the compiler moves no load before a store.
 // Rounding A sum times its row's factor plus its bias is one fused operation, named in the code. Left to the
 //          compiler, a token's result depended on its place in the tile.

@@ -1,7 +1,7 @@
 // gemm_wgmma.cuh: the weight formats: what a stage holds of a warp's 16 rows, and how it becomes A fragments.
-// A format has kBf16 (of the operands; with kFp8 they are E5M2 and E4M3), kGrouped (experts), kBlocks (of a
-// stage), kStageBytes, Source (fetches stages of 16 rows), Tops (what the rows' scales are relative to),
-// load() and expand().
+// A format has kWgmma (else mma.sync multiplies), kBf16 (of the operands; with kFp8 they are E5M2 and E4M3),
+// kGrouped (experts), kBlocks (of a stage), kStageBytes, Source (fetches stages of 16 rows), Tops (what the
+// rows' scales are relative to), load() and expand().
 #pragma once
 
 #include <cuda_fp8.h>
@@ -13,6 +13,7 @@
 #include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/ptx/async_copy.cuh"
 #include "backend/cuda/kernels/ptx/e4m3.cuh"
+#include "backend/cuda/kernels/ptx/ldmatrix.cuh"
 #include "backend/cuda/kernels/ptx/mma.cuh"
 #include "backend/cuda/kernels/ptx/wgmma.cuh"
 #include "backend/cuda/kernels/sm90/gemm_wgmma.h"
@@ -81,7 +82,7 @@ __device__ __forceinline__ uint32_t scaled(uint32_t pair, __half2 factor) {
 // the decode kernel takes of a slab: 6 blocks. 27 instructions expand 16 rows of a block.
 template <bool kDown>
 struct SlabWeights {
-  static constexpr bool kBf16 = false, kFp8 = false, kGrouped = true;
+  static constexpr bool kWgmma = true, kBf16 = false, kFp8 = false, kGrouped = true;
   static constexpr int kBlocks = kBlocksPerWarp, kStageBytes = 2 * kWarpBytes;
   uint32_t words[2][6];
   __half2 factors[2][3];  // two blocks each
@@ -148,6 +149,12 @@ struct SlabWeights {
   }
 };
 
+// The same for devices without wgmma.
+template <bool kDown>
+struct MmaSlabWeights : SlabWeights<kDown> {
+  static constexpr bool kWgmma = false;
+};
+
 // The same in E5M2, which is F16's upper byte: exact where the block's scale is within 14 binades of the
 // row's largest, else cut off below 2^-16 of the row's largest weights.
 template <bool kDown>
@@ -167,7 +174,7 @@ struct Fp8SlabWeights : SlabWeights<kDown> {
 // 16-bit weights in matrix.h's order, two blocks a stage.
 template <bool kBf16_>
 struct PlainWeights {
-  static constexpr bool kBf16 = kBf16_, kFp8 = false, kGrouped = false;
+  static constexpr bool kWgmma = true, kBf16 = kBf16_, kFp8 = false, kGrouped = false;
   static constexpr int kBlocks = 2, kHalfBlock = 1024, kStageBytes = kBlocks * kHalfBlock;
   const uint8_t* at;
 
@@ -204,7 +211,7 @@ struct PlainWeights {
 // tile.
 template <class Codes>
 struct ByteWeights {
-  static constexpr bool kBf16 = false, kFp8 = false, kGrouped = false;
+  static constexpr bool kWgmma = true, kBf16 = false, kFp8 = false, kGrouped = false;
   static constexpr int kBlocks = 2, kHalfBlock = 512, kDataBytes = kBlocks * kHalfBlock;
   static constexpr int kScaleBytes = kBlocks * Codes::kScaleBytes, kStageBytes = kDataBytes + kScaleBytes;
   const uint8_t* at;

@@ -23,6 +23,7 @@ struct Captures {
   // So many allocations of memory, the device's and page-locked, before all fail; below 0: none does.
   int allocations_left = -1;
   bool refuses_locks = false;  // memory that is there cannot be page-locked
+  bool hangs = false;          // streams never end what they have
 
   bool refused = false;  // since somebody set it to false
   bool may_allocate() {

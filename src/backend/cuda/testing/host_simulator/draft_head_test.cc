@@ -397,7 +397,7 @@ void compare_begun(Pair& pair, Pair& knowing, const std::vector<Begun>& forms, b
   CudaDraftHead& head = pair.cuda();
   head.trace(nullptr);
   ASSERT_TRUE(head.drafts_ahead());
-  const Result<int> begun = head.begin_draft(sequences);
+  const Result<int64_t> begun = head.begin_draft(sequences);
   ASSERT_TRUE(begun.ok()) << begun.status().message();
   std::vector<int32_t> got(want.size(), -7);
   EXPECT_TRUE(head.finish_draft(begun.value(), got).ok());

@@ -1,4 +1,4 @@
-// A rank chooses the experts' kernel by its own part of the work.
+// A rank chooses the experts' kernel by its own part of the work; and the numbers of its exchanges.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -37,7 +37,7 @@ TEST(ExpertRanks, ChooseByTheirOwnPart) {
       ranks[rank] = std::jthread([&, rank] {
         int fault = 0;
         RankExchange own;
-        EXPECT_EQ(own.open({{rank, 2}, exchange}, 0, &fault).message(), "");
+        EXPECT_EQ(own.open({{rank, 2}, exchange}, 0, GpuPart(), &fault).message(), "");
         shapes[rank] = shape_of_rank(2, &own, 256);
         EXPECT_EQ(own.meet().message(), "");
       });
@@ -51,6 +51,16 @@ TEST(ExpertRanks, ChooseByTheirOwnPart) {
     EXPECT_LT(rank_configs(shape, configs).front().work.seconds,
               0.55 * rank_configs(whole, configs).front().work.seconds);
   }
+}
+
+// The other ranks may replay a graph, whose exchanges have the numbers from 0 on.
+TEST(ExpertRanks, CountAStepsExchangesAnewWhereItsOpsAreGivenAgain) {
+  RankExchange exchange;
+  ASSERT_TRUE(exchange.begin_step(nullptr, nullptr).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(exchange.gather({.rows = 0}, nullptr).ok());
+  EXPECT_EQ(exchange.sender(kHidden).index, 3);
+  exchange.ops_again();
+  EXPECT_EQ(exchange.sender(kHidden).index, 0);
 }
 
 }  // namespace

@@ -219,7 +219,7 @@ TEST(Fp8ExpertsOfRanks, HaveTheBitsOfOneRank) {
   }
   const auto open = [&](int rank) -> Status {
     MoeScratch& scratch = layers[rank].scratch;
-    RETURN_IF_ERROR(exchanges[rank].open({{rank, kRanks}, meeting}, 0, &faults[rank]));
+    RETURN_IF_ERROR(exchanges[rank].open({{rank, kRanks}, meeting}, 0, GpuPart(), &faults[rank]));
     ASSIGN_OR_RETURN(scratch.hidden_of, exchanges[rank].of_ranks(scratch.hidden));
     ASSIGN_OR_RETURN(epochs[rank], exchanges[rank].begin_step(&epochs[rank], nullptr));
     return {};

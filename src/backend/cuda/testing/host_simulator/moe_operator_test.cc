@@ -361,7 +361,7 @@ INSTANTIATE_TEST_SUITE_P(
                              .first = 2,
                              .count = 1,
                              .plan = "slabs, wgmma 64",
-                             .plan_without_wgmma = "slabs, split-k 16",
+                             .plan_without_wgmma = "slabs, mma 64",
                              .checked = 4})),
     [](const auto& test) { return test.param.name; });
 

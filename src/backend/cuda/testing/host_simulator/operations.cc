@@ -161,7 +161,7 @@ std::string tile_name(Element, Tile, int, const std::string& epilogue) { return 
 
 cudaError_t probe_code() { return cudaSuccess; }
 cudaError_t read_code_version(int& version) { return version = 90, cudaSuccess; }
-bool runs_clusters(int) { return true; }
+bool runs_clusters(int, cudaStream_t) { return true; }
 Result<double> measure_read_bandwidth(cudaStream_t) { return absent("read bandwidth"); }
 Status fill_random(float*, int64_t, uint32_t, cudaStream_t) { return absent("random values"); }
 

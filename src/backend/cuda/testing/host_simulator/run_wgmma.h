@@ -28,9 +28,11 @@ void run_wgmma(const WgmmaParams& p, const Epilogue& out, unsigned blocks) {
 // blocks: of the grid, fewer than the device has, so that each has many tiles.
 template <class Weights, class Epilogue>
 void run_wgmma(const WgmmaParams& p, const Epilogue& out, unsigned blocks) {
-  if (p.x.tile == 32) run_wgmma<Weights, 32>(p, out, blocks);
   if (p.x.tile == 64) run_wgmma<Weights, 64>(p, out, blocks);
-  if (p.x.tile == 128) run_wgmma<Weights, 128>(p, out, blocks);
+  if constexpr (Weights::kWgmma) {
+    if (p.x.tile == 32) run_wgmma<Weights, 32>(p, out, blocks);
+    if (p.x.tile == 128) run_wgmma<Weights, 128>(p, out, blocks);
+  }
   if constexpr (!Weights::kGrouped || Weights::kFp8) {
     if (p.x.tile == 192) run_wgmma<Weights, 192>(p, out, blocks);
   }

@@ -88,6 +88,27 @@ TEST(StepOperator, IsCapturedWithFewRowsOfASequence) {
   on_host::captures().id = 0;
 }
 
+// Captured steps hold the caches' addresses. In the simulator their launches run while they are captured.
+TEST(StepOperator, ACacheThatMovesDropsCapturedSteps) {
+  Both both(small_config(kLayers), kMaxRows);
+  EXPECT_EQ(both.step({8, 8}), 0);
+  EXPECT_EQ(both.step({1, 1}), 0);
+  on_host::captures() = {};
+  const int& captured = on_host::captures().executables;
+  EXPECT_EQ(both.run({1, 1}).message(), "");
+  EXPECT_EQ(captured, 1);
+  const auto stride = static_cast<int64_t>(2 * both.op().page_bytes());
+  std::vector<std::byte> cache(Both::kPages * static_cast<size_t>(stride));
+  for (const int layer : {0, kLayers - 1}) {
+    EXPECT_EQ(both.op().set_cache(layer, cache.data(), Both::kPages, stride).message(), "");
+    EXPECT_EQ(captured, 0) << layer;
+    EXPECT_EQ(both.run({1, 1}).message(), "");
+    EXPECT_EQ(captured, 1);
+    EXPECT_EQ(both.op().set_cache(layer, cache.data(), Both::kPages, stride).message(), "");
+    EXPECT_EQ(captured, 1);  // it has not moved
+  }
+}
+
 TEST(StepOperator, SaysWhatIsWrong) {
   Both both(small_config(kLayers), kMaxRows);
   const auto half = static_cast<int64_t>(both.op().page_bytes());

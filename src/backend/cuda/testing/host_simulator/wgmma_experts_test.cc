@@ -50,11 +50,11 @@ struct Case {
   int sms = kFullSms;
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.tile << "_on_" << c.sms; }
-class WgmmaExperts : public testing::TestWithParam<Case> {};
 
-TEST_P(WgmmaExperts, MultiplyBySlabs) {
+template <template <bool kDown> class Weights>
+void multiply_by_slabs(const Case& c) {
   ASSERT_EQ(experts().fault, 0);
-  const auto& [tile, work_tiles, blocks, sms] = GetParam();
+  const auto& [tile, work_tiles, blocks, sms] = c;
   const int count = static_cast<int>(work_tiles.size()),
             tokens = work_tiles.back().first + work_tiles.back().count;
   Placed x(work_tiles, &count, tile, sms), h(work_tiles, &count, tile, sms),
@@ -67,16 +67,16 @@ TEST_P(WgmmaExperts, MultiplyBySlabs) {
         x.at(work_tile, token, column) = __float2half_rn(normal(rng));
     }
   }
-  run_wgmma<SlabWeights<false>>(params_of(experts(sms).fc1, x.tiles, 2 * kHidden, 1.0f),
-                                WgmmaSwiGlu{.out = static_cast<uint8_t*>(h.tiles.data),
-                                            .peer_out = {static_cast<uint8_t*>(of_peer.tiles.data)},
-                                            .peers = 1,
-                                            .gate_bias = experts().bias[kGatePart].data(),
-                                            .up_bias = experts().bias[kUpPart].data()},
-                                blocks);
+  run_wgmma<Weights<false>>(params_of(experts(sms).fc1, x.tiles, 2 * kHidden, 1.0f),
+                            WgmmaSwiGlu{.out = static_cast<uint8_t*>(h.tiles.data),
+                                        .peer_out = {static_cast<uint8_t*>(of_peer.tiles.data)},
+                                        .peers = 1,
+                                        .gate_bias = experts().bias[kGatePart].data(),
+                                        .up_bias = experts().bias[kUpPart].data()},
+                            blocks);
   EXPECT_EQ(std::memcmp(h.values.data(), of_peer.values.data(), h.values.size() * sizeof(__half)), 0);
   std::vector<float> y(static_cast<size_t>(tokens) * kHidden);
-  run_wgmma<SlabWeights<true>>(
+  run_wgmma<Weights<true>>(
       params_of(experts(sms).fc2, h.tiles, kHidden, 1.0f / kHScale),
       Store{.out = y.data(), .stride = kHidden, .bias = experts().bias[kDownPart].data(), .rows = kHidden},
       blocks);
@@ -91,6 +91,12 @@ TEST_P(WgmmaExperts, MultiplyBySlabs) {
   errors.check();
 }
 
+class WgmmaExperts : public testing::TestWithParam<Case> {};
+TEST_P(WgmmaExperts, MultiplyBySlabs) { multiply_by_slabs<SlabWeights>(GetParam()); }
+
+class MmaExperts : public testing::TestWithParam<Case> {};
+TEST_P(MmaExperts, MultiplyBySlabs) { multiply_by_slabs<MmaSlabWeights>(GetParam()); }
+
 // Full tiles, which keep products running from stage to stage, and every kind of width; an expert without
 // tokens.
 INSTANTIATE_TEST_SUITE_P(
@@ -99,6 +105,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{32, {{1, 0, 3, 0}}, 5, 78}, Case{32, {{1, 0, 3, 0}}, 5, 17},
                     Case{64, {{0, 0, 61, 0}, {1, 61, 40, 64}}, 132},
                     Case{128, {{0, 0, 128, 0}, {0, 128, 97, 128}, {2, 225, 9, 240}}, 20}),
+    testing::PrintToStringParamName());
+
+INSTANTIATE_TEST_SUITE_P(
+    Tiles, MmaExperts,
+    testing::Values(Case{
+        64, {{0, 0, 33, 0}, {1, 33, 3, 48}, {2, 36, 17, 56}, {3, 53, 12, 88}, {4, 65, 61, 104}}, 9}),
     testing::PrintToStringParamName());
 
 // The same in FP8, from rows that arrange() gathers: every row of x stands at another place.

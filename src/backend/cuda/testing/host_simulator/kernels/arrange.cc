@@ -1,0 +1,1 @@
+#include "backend/cuda/kernels/sm90/arrange.cu"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "engine/expert_placement.h"
@@ -175,6 +176,8 @@ Result<double> least_cache(const ModelConfig& c, int context, KvFormat format) {
 Result<std::vector<RankGpu>> named_gpus(const std::string& device, std::vector<RankGpu> all) {
   ASSIGN_OR_RETURN(const std::vector<int> indices, device_indices(device));
   std::vector<RankGpu> named;
+  if (std::set(indices.begin(), indices.end()).size() < indices.size())
+    return invalid("device '{}' names a GPU twice: say how many ranks by --tp, or name each once", device);
   if (indices.size() < 2) {
     std::erase_if(all, [&](const RankGpu& gpu) { return !indices.empty() && gpu.index < indices[0]; });
     return all;

@@ -180,6 +180,7 @@ TEST_F(SettleRanks, OnGpus) {
     EXPECT_EQ(settled_on_gpus(absent, wanted, 3).ranks, "");
   }
   EXPECT_NE(settled_on_gpus("cuda:x", wanted, 3).ranks.find("device 'cuda:x'"), std::string::npos);
+  EXPECT_NE(settled_on_gpus("cuda:0,0", wanted, 3).ranks.find("names a GPU twice"), std::string::npos);
 }
 
 TEST_F(SettleRanks, WhatHasOneRankOnGpus) {

@@ -352,17 +352,17 @@ Result<std::string> Model::save_kv(std::span<const int32_t> tokens, const std::s
       ASSIGN_OR_RETURN(bytes, save_prefix(impl_->engine.kv_state(impl_->fingerprint), tokens, cache_salt));
       return {};
     }));
+    seal_saved(bytes);
     return bytes;
   });
 }
 
 Result<std::vector<int32_t>> Model::load_kv(std::string_view bytes, const std::string& cache_salt) {
   return guarded([&]() -> Result<std::vector<int32_t>> {
-    std::vector<int32_t> tokens;
-    RETURN_IF_ERROR(impl_->stepper.between_steps([&]() -> Status {
-      ASSIGN_OR_RETURN(tokens, load_prefix(impl_->engine.kv_state(impl_->fingerprint), bytes, cache_salt));
-      return {};
-    }));
+    const KvState state = impl_->engine.kv_state(impl_->fingerprint);
+    ASSIGN_OR_RETURN(std::vector<int32_t> tokens, read_saved(state, bytes));
+    RETURN_IF_ERROR(
+        impl_->stepper.between_steps([&] { return load_prefix(state, bytes, tokens, cache_salt); }));
     return tokens;
   });
 }

@@ -92,6 +92,11 @@ struct BackendOptions {
   // `rank` is for the backend of one of them.
   int tp = 1;
   RankPlace rank;
+  // cuda: this rank's part of its GPU's multiprocessors, of `count` equal ones: ranks may share a GPU.
+  struct Part {
+    int index = 0, count = 1;
+  };
+  Part part = {};
   // cpu: as many ranks as the machine has NUMA nodes with threads, each with its threads and its memory on
   // one.
   bool rank_per_node = false;
@@ -268,6 +273,9 @@ class Backend {
   // logits: [host_rows, vocab] of the same step. A fault of the step is an error here, after which no step
   // runs.
   virtual Status sampled(std::span<SampledToken> /*tokens*/, std::span<float> /*logits*/) { return {}; }
+  // Waits for the sampling steps in flight, whose results nobody will take. A fault of theirs is an error
+  // here.
+  virtual Status forget_steps() { return {}; }
 
   // Changes logits of the step that was launched last, before the next one begins, and samples their rows
   // anew; at most once a step, if the backend can_edit().

@@ -66,14 +66,14 @@ class DraftHead {
   // of what begin_draft() returned; it waits, and gives the seconds that the draft took. Two drafts may be
   // begun at a time; what is never finished is lost.
   virtual bool drafts_ahead() const { return false; }
-  virtual Result<int> begin_draft(std::span<const SequenceAhead> sequences);
-  virtual Result<double> finish_draft(int begun, std::span<int32_t> tokens);
+  virtual Result<int64_t> begin_draft(std::span<const SequenceAhead> sequences);
+  virtual Result<double> finish_draft(int64_t begun, std::span<int32_t> tokens);
 };
 
-inline Result<int> DraftHead::begin_draft(std::span<const SequenceAhead>) {
+inline Result<int64_t> DraftHead::begin_draft(std::span<const SequenceAhead>) {
   return Status(StatusCode::kUnsupported, "this device drafts behind a step that is done");
 }
-inline Result<double> DraftHead::finish_draft(int, std::span<int32_t>) {
+inline Result<double> DraftHead::finish_draft(int64_t, std::span<int32_t>) {
   return Status(StatusCode::kUnsupported, "this device drafts behind a step that is done");
 }
 

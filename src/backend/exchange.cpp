@@ -74,9 +74,9 @@ Status Exchange::failure() {
   return failure_;
 }
 
-void Exchange::reset() {
+void Exchange::reset(double limit) {
   const std::scoped_lock lock(mutex_);
-  failure_ = {}, arrived_ = 0;
+  limit_ = limit, failure_ = {}, arrived_ = 0;
   for (Rank& rank : ranks_) rank.turn = 0;
 }
 

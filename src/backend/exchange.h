@@ -3,26 +3,26 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "backend/patience.h"
 #include "core/rank_share.h"
 #include "moesaic/status.h"
 
 namespace moesaic {
 
-// As condition.wait_for(), but the time during which the whole process is stopped or the machine sleeps
-// hardly counts: one of the short waits ends, not all.
+// As condition.wait_for(), with Patience's seconds.
 template <typename Over>
 bool wait_patiently(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, double seconds,
                     const Over& over) {
-  constexpr int kWaits = 20;
-  for (int i = 0; i < kWaits; ++i)
-    if (condition.wait_for(lock, std::chrono::duration<double>(seconds / kWaits), over)) return true;
+  Patience patience(seconds);
+  do {
+    if (condition.wait_for(lock, patience.slice(), over)) return true;
+  } while (!patience.ended());
   return false;
 }
 
@@ -48,8 +48,8 @@ class Exchange {
   // The first failure counts.
   void fail(const Status& status);
   Status failure();
-  // While no rank is in gather(): as if nothing had been exchanged.
-  void reset();
+  // While no rank is in gather(): as if nothing had been exchanged. limit: from now on.
+  void reset(double limit);
 
  private:
   struct Part {
@@ -65,7 +65,7 @@ class Exchange {
   };
   bool meet(int64_t rows);
 
-  const double limit_;
+  double limit_;
   std::vector<Rank> ranks_;
   std::mutex mutex_;
   std::condition_variable met_;

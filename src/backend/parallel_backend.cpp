@@ -6,7 +6,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <thread>
 
 #include "backend/profiling.h"
@@ -173,6 +172,7 @@ class RanksProfiler final : public Profiler {
     return spans;
   }
   double read_bandwidth() override { return ranks_[0]->read_bandwidth(); }
+  double multiply_rate() override { return ranks_[0]->multiply_rate(); }
   std::vector<KernelChoice> kernel_choices(int tokens) override { return ranks_[0]->kernel_choices(tokens); }
 
  private:
@@ -218,6 +218,7 @@ class ParallelBackend final : public Backend {
   bool can_edit() const override { return first().can_edit(); }
   StepCaptures captures() const override { return first().captures(); }
   Status sampled(std::span<SampledToken> tokens, std::span<float> logits) override;
+  Status forget_steps() override;
   Status edit_rows(std::span<const EditedRow> rows) override;
   Status end_step() override;
   Profiler* profiler() override { return profiler_ ? &*profiler_ : nullptr; }
@@ -225,7 +226,9 @@ class ParallelBackend final : public Backend {
  private:
   size_t count() const { return ranks_->backends.size(); }
   Backend& first() const { return *ranks_->backends[0]; }
-  std::unique_lock<std::mutex> post(Job job);
+  bool on_host() const;
+  // limit: seconds that a rank waits for another.
+  std::unique_lock<std::mutex> post(Job job, double limit);
   // Runs it on every rank. The error of the first that fails.
   Status run(Job job);
   // The same of a job that owns what it uses: who does not come back is left behind.
@@ -257,8 +260,8 @@ ParallelBackend::~ParallelBackend() {
   }
 }
 
-std::unique_lock<std::mutex> ParallelBackend::post(Job job) {
-  ranks_->exchange->reset();
+std::unique_lock<std::mutex> ParallelBackend::post(Job job, double limit) {
+  ranks_->exchange->reset(limit);
   std::unique_lock lock(ranks_->mutex);
   ranks_->job = std::make_shared<const Job>(std::move(job));
   ranks_->running = count(), ranks_->failed = 0, ++ranks_->jobs;
@@ -268,7 +271,7 @@ std::unique_lock<std::mutex> ParallelBackend::post(Job job) {
 
 Status ParallelBackend::run(Job job) {
   RETURN_IF_ERROR(lost_);
-  auto lock = post(std::move(job));
+  auto lock = post(std::move(job), limit_);
   ranks_->changed.wait(lock, [&] { return ranks_->running == 0; });
   return ranks_->exchange->failure();
 }
@@ -276,7 +279,7 @@ Status ParallelBackend::run(Job job) {
 Status ParallelBackend::run_within_limit(Job job) {
   constexpr double kGrace = 1;  // for those that are on their way
   RETURN_IF_ERROR(lost_);
-  auto lock = post(std::move(job));
+  auto lock = post(std::move(job), limit_);
   ranks_->changed.wait(lock, [&] { return ranks_->running < count(); });
   const double limit = ranks_->exchange->failure().ok() ? limit_ + kGrace : kGrace;
   const bool all = wait_patiently(ranks_->changed, lock, limit, [&] { return ranks_->running == 0; });
@@ -299,12 +302,16 @@ BackendCaps ParallelBackend::caps() const {
   return caps;
 }
 
-// As create_backend() takes it: "cuda:0,1". Ranks of a host have one device.
+// The names of GPUs have a number.
+bool ParallelBackend::on_host() const { return first().device().name.find(':') == std::string::npos; }
+
+// As create_backend() takes it: "cuda:0,1", or "cuda:0,0" of ranks that share a GPU. Ranks of a host have one
+// device.
 DeviceInfo ParallelBackend::device() const {
   DeviceInfo all = first().device();
+  if (on_host()) return all;
   for (size_t rank = 1; rank < count(); ++rank) {
     const DeviceInfo own = ranks_->backends[rank]->device();
-    if (own.name == all.name) break;
     all.name += "," + own.name.substr(own.name.find(':') + 1);
     all.memory_total += own.memory_total, all.memory_free += own.memory_free;
   }
@@ -317,13 +324,11 @@ double ParallelBackend::kv_token_bytes(const ModelConfig& config) const {
   return bytes;
 }
 
-// Ranks of a host share its memory.
+// Ranks of a host share its memory. Those of GPUs need as much each, so that the fullest GPU counts for all.
 double ParallelBackend::available_memory() const {
-  std::set<std::string> devices;
-  double bytes = 0;
-  for (const auto& rank : ranks_->backends)
-    if (devices.insert(rank->device().name).second) bytes += rank->available_memory();
-  return bytes;
+  double least = first().available_memory();
+  for (const auto& rank : ranks_->backends) least = std::min(least, rank->available_memory());
+  return on_host() ? least : least * static_cast<double>(count());
 }
 
 std::vector<MemoryPart> ParallelBackend::memory(const ModelConfig& config, const ModelWeights& weights,
@@ -356,7 +361,7 @@ Status ParallelBackend::load(const ModelConfig& config, const ModelWeights& weig
       return answer.ok();
     });
   };
-  auto lock = post(load_rank);
+  auto lock = post(load_rank, kRankLoadLimit);
   while (true) {
     ranks_->changed.wait(lock, [&] { return ranks_->running == 0 || !told; });
     if (told) break;
@@ -453,6 +458,10 @@ Status ParallelBackend::sampled(std::span<SampledToken> tokens, std::span<float>
   std::ranges::move(results->tokens, tokens.begin());
   std::ranges::copy(results->logits, logits.begin());
   return {};
+}
+
+Status ParallelBackend::forget_steps() {
+  return run_within_limit([](int, Backend& rank) { return rank.forget_steps(); });
 }
 
 Status ParallelBackend::edit_rows(std::span<const EditedRow> rows) {

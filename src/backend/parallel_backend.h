@@ -14,6 +14,8 @@ namespace moesaic {
 // Seconds that ranks wait for one of them that does not come. With the second that the others then get to
 // end, a step that hangs is an error within ten.
 inline constexpr double kRankLimit = 8;
+// The same while they load: each reads the model as fast as its disk gives it.
+inline constexpr double kRankLoadLimit = 3600;
 
 struct RankManner {
   double limit = kRankLimit;

@@ -49,6 +49,9 @@ class Profiler {
   // Read bandwidth in GB/s, measured now: the ceiling beside which figures are printed. The first call may
   // take longer than later ones.
   virtual double read_bandwidth() = 0;
+  // Operations a second of matrix products, measured now, where BackendCaps does not state them; 0: not
+  // measured.
+  virtual double multiply_rate() { return 0; }
   // The kernels of a loaded model for a prompt of so many tokens; empty where a backend has no choice to
   // make.
   virtual std::vector<KernelChoice> kernel_choices(int) { return {}; }

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
-#include <set>
 #include <thread>
 
 #include "backend/backend.h"
@@ -10,6 +9,7 @@
 #if MOESAIC_CUDA
 #include "backend/cuda/cuda_backend.h"
 #endif
+#include "backend/cuda_device.h"
 #include "backend/moe_operator.h"
 #include "backend/parallel_backend.h"
 #include "backend/rank_gpus.h"
@@ -84,6 +84,14 @@ Result<std::unique_ptr<Backend>> create_on_node(const Entry& entry, const Backen
   return made;
 }
 
+// The ranks that name the same GPU share it.
+BackendOptions::Part part_of(const std::vector<int>& devices, size_t rank) {
+  if (devices.empty()) return {};
+  const auto begin = devices.begin(), own = begin + static_cast<std::ptrdiff_t>(rank);
+  return {.index = static_cast<int>(std::count(begin, own, *own)),
+          .count = static_cast<int>(std::count(begin, devices.end(), *own))};
+}
+
 Result<std::unique_ptr<Backend>> create_ranks(const Entry& entry, const BackendOptions& options) {
   const ThreadPlan threads = threads_of_ranks(options);
   RETURN_IF_ERROR(check_rank_options(entry, options, threads));
@@ -98,6 +106,7 @@ Result<std::unique_ptr<Backend>> create_ranks(const Entry& entry, const BackendO
     const auto index = static_cast<size_t>(rank);
     own.rank = {.share = {.rank = rank, .ranks = options.tp}, .exchange = exchange};
     own.device = options.devices.empty() ? options.device + rank : options.devices[index];
+    own.part = part_of(options.devices, index);
     if (rank > 0) own.router_trace = nullptr;
     if (options.rank_per_node) own.threads = threads.nodes[index].threads;
     ASSIGN_OR_RETURN(ranks.emplace_back(), options.rank_per_node
@@ -139,8 +148,6 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
     if (indices.size() > 1) {
       const int count = static_cast<int>(indices.size());
       if (chosen.tp == 1) chosen.tp = count;
-      if (std::set(indices.begin(), indices.end()).size() < indices.size())
-        return invalid("device '{}': each rank needs a GPU of its own", device);
       if (chosen.tp != count)
         return invalid("--tp {}: device '{}' names {} GPUs; use one for each rank", chosen.tp, device, count);
       chosen.devices = indices;
@@ -162,16 +169,19 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
 
 #if !MOESAIC_CUDA
 std::vector<RankGpu> rank_gpus() { return {}; }
+Status check_cuda_device(const char* op, int) {
+  return error(StatusCode::kUnsupported, "{}: {}", op, cuda_absent());
+}
 Result<std::string> warm_up(const std::string&, int, const std::function<void(const WarmKernel&)>&) {
   return error(StatusCode::kUnsupported, "warmup: {}", cuda_absent());
 }
 Result<std::unique_ptr<StepOperator>> prepare_step(const StepOperatorOptions&, const ModelConfig&,
                                                    const ModelWeights&) {
-  return error(StatusCode::kUnsupported, "step: {}", cuda_absent());
+  return check_cuda_device("step", 0);
 }
 Result<std::unique_ptr<MoeOperator>> prepare_moe(const MoeOperatorOptions&, const MoeOperatorMatrix&,
                                                  const MoeOperatorMatrix&, void*) {
-  return error(StatusCode::kUnsupported, "moe: {}", cuda_absent());
+  return check_cuda_device("moe", 0);
 }
 #endif
 

@@ -1,6 +1,7 @@
 // An engine whose backend samples the tokens itself and runs behind the host gives what one gives that waits.
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "engine/late_backend.h"
 
@@ -128,7 +129,8 @@ TEST(DeviceSampling, PromptsAreReadInSmallStepsBesideADecodingRequest) {
   ASSERT_TRUE(run.engine.run_to_end().ok());
   EXPECT_EQ(std::vector(alone.begin(), alone.begin() + 3), (std::vector{128, 128, 44}));
   EXPECT_EQ(std::ranges::max(beside), 48);
-  EXPECT_EQ(std::ranges::count(beside, 48), 6);  // 301 rows, 47 at a time
+  // 301 rows, 47 at a time and fewer as they get deeper.
+  EXPECT_EQ(std::ranges::count_if(beside, [](int rows) { return rows > 40; }), 6);
 }
 
 // More requests for the host than a step has room for take turns.
@@ -233,6 +235,31 @@ TEST(DeviceSampling, AFaultEndsEveryRequestAndTheEngineGoesOn) {
   run.submit(10, {.temperature = 0, .max_tokens = 3});
   ASSERT_TRUE(run.engine.run_to_end().ok());
   EXPECT_EQ(std::vector<int32_t>(run.received[0].begin(), run.received[0].begin() + 3), run.received[2]);
+}
+
+// A step is in flight behind the one whose tokens are told. With a draft head it may be taken first.
+TEST(DeviceSampling, ACallbackThatThrowsLeavesNoStepInFlight) {
+  for (const bool head : {false, true}) {
+    const EngineOptions options{.context = 200, .max_batch = 4, .max_rows = 64};
+    Harness run(true, options, head), alone(true, options, head);
+    for (int round = 0; round < 3; ++round) {
+      int told = 0;
+      const auto throws = [&](const SampledToken&) {
+        if (++told == 3 + round) throw std::runtime_error("a callback");
+      };
+      const auto request = run.engine.submit({1, 2, 3}, {.temperature = 0}, throws, {}).value();
+      EXPECT_THROW((void)run.engine.run_to_end(), std::runtime_error);
+      ASSERT_EQ(run.engine.run_to_end().message(), "");
+      EXPECT_EQ(request->finish, FinishReason::kError);
+    }
+    for (Harness* each : {&run, &alone}) {
+      for (int i = 0; i < 3; ++i) each->submit(20 + i, {.temperature = 0, .max_tokens = 40});
+      ASSERT_EQ(each->engine.run_to_end().message(), "");
+    }
+    run.expect_equals(alone);
+    EXPECT_LE(run.backend.most_in_flight_, 2u);
+    run.engine.scheduler().check();
+  }
 }
 
 }  // namespace

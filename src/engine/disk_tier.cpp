@@ -113,12 +113,12 @@ void DiskTier::touch(const KvPart& part) {
 }
 
 // Evicts parts until the bytes fit; false if they do not even then. Removes the files after it has unlocked.
-bool DiskTier::make_room(uint64_t bytes) {
+bool DiskTier::make_room(uint64_t bytes, const KvPartId& kept) {
   std::vector<KvPart> gone;
   bool fits = false;
   {
     const std::lock_guard lock(mutex_);
-    gone = index_.make_room(bytes);
+    gone = index_.make_room(bytes, kept);
     fits = index_.fits(bytes);
   }
   for (const KvPart& part : gone) folder_.remove(kv_file_name(part));
@@ -130,7 +130,7 @@ bool DiskTier::put(const KvPart& part, std::span<const std::byte> bytes) {
   const auto now = std::chrono::steady_clock::now();
   if (now < write_again_) return false;
   const uint64_t space = space_of(sizeof(KvFileHeader) + bytes.size());
-  if (!make_room(space)) return false;
+  if (!takes(part) || !make_room(space, part.parent())) return false;
   const KvFileHeader header = kv_file_header(key(), part, bytes);
   if (const int why = folder_.write(kv_file_name(part), std::as_bytes(std::span(&header, 1)), bytes);
       why != 0) {

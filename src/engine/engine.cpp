@@ -30,6 +30,16 @@ Status validate(const EngineOptions& o, const ModelConfig& config) {
   return {};
 }
 
+// The keys whose attention takes a row as long as all its products, if an operation of attention takes twice
+// as long as one of a product. 15,000 of the 20b.
+double keys_as_row(const ModelConfig& c) {
+  constexpr double kAttention = 2, kFewest = 4096;  // a small model's step is not its operations
+  const double projections = static_cast<double>(c.hidden) * (2 * c.q_size() + 2 * c.kv_size()),
+               experts = 3.0 * c.experts_per_token * c.hidden * c.intermediate;
+  const auto whole = static_cast<double>(c.layers - std::ranges::count(c.sliding, true));
+  return std::max(kFewest, c.layers * (projections + experts) / (kAttention * 2 * c.q_size() * whole));
+}
+
 }  // namespace
 
 KvDemand kv_demand(const EngineOptions& o) {
@@ -63,6 +73,7 @@ Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const
       layout, config.window,
       Scheduler::Options{.max_rows = o.max_rows,
                          .mixed_rows = o.mixed_rows > 0 ? o.mixed_rows : o.max_rows,
+                         .keys_as_row = keys_as_row(config),
                          .max_batch = o.max_batch,
                          .draft_rows = o.draft_rows > 0 ? o.draft_rows : o.max_rows,
                          .prefix_cache = o.prefix_cache,
@@ -368,6 +379,7 @@ bool Engine::must_take_first() {
 
 Status Engine::fail(const Status& status) {
   scheduler_->fail_all(status);
+  static_cast<void>(backend_->forget_steps());  // every request has its error already
   scheduler_->collect();
   return status;
 }
@@ -412,7 +424,7 @@ Status Engine::run_step() {
   std::optional<BegunDraft> begun;
   if (on_device && launched.ok()) begun = scheduler_->draft_ahead(next);
   Status status = take_sampled();
-  if (!launched.ok()) status = launched;
+  if (!launched.ok()) status = std::move(launched);
   if (status.ok()) status = edit_rows(next);
   if (!status.ok()) return fail(status);
   if (store_) scheduler_->begin_fetches();
@@ -443,6 +455,7 @@ Status Engine::step() {
     running_ = {};
     held_.clear();
     scheduler_->fail_all(error(StatusCode::kInternal, "a step was ended by an exception"));
+    static_cast<void>(backend_->forget_steps());
     throw;
   }
 }

@@ -8,9 +8,10 @@ namespace moesaic {
 // The copy is made before the lock is taken: the engine asks meanwhile what is there.
 bool HostTier::put(const KvPart& part, std::span<const std::byte> bytes) try {
   if (has(part.id)) return true;
+  if (!takes(part)) return false;
   auto copy = std::make_shared<const KvBytes>(bytes.begin(), bytes.end());
   const std::lock_guard lock(mutex_);
-  for (const KvPart& gone : index_.make_room(bytes.size())) bytes_.erase(gone.id);
+  for (const KvPart& gone : index_.make_room(bytes.size(), part.parent())) bytes_.erase(gone.id);
   if (!index_.fits(bytes.size())) return false;
   bytes_[part.id] = std::move(copy);
   index_.add(part, bytes.size());

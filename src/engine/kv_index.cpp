@@ -6,10 +6,12 @@
 
 namespace moesaic {
 
-std::vector<KvPart> KvIndex::make_room(uint64_t bytes) {
+std::vector<KvPart> KvIndex::make_room(uint64_t bytes, const KvPartId& kept) {
   std::vector<KvPart> gone;
-  while (!fits(bytes) && !leaves_.empty()) {
-    gone.push_back(parts_.at(leaves_.begin()->second).part);
+  while (!fits(bytes)) {
+    const auto leaf = std::ranges::find_if(leaves_, [&](const Leaf& l) { return l.second != kept; });
+    if (leaf == leaves_.end()) break;
+    gone.push_back(parts_.at(leaf->second).part);
     erase(gone.back().id);
   }
   return gone;

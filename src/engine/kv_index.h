@@ -22,8 +22,11 @@ class KvIndex {
   uint64_t bytes() const { return bytes_; }
   void set_most_bytes(uint64_t most) { most_bytes_ = most; }
 
-  // Takes parts out until there is room for so many bytes, or none is left.
-  std::vector<KvPart> make_room(uint64_t bytes);
+  // True if the part would be found: its parent is here, or it has none.
+  bool takes(const KvPart& part) const { return part.parent() == KvPartId() || has(part.parent()); }
+  // Takes parts out until there is room for so many bytes, or none is left but `kept`, the parent of what is
+  // to come.
+  std::vector<KvPart> make_room(uint64_t bytes, const KvPartId& kept = {});
   bool fits(uint64_t bytes) const { return bytes_ + bytes <= most_bytes_; }
   // Adds a part that is not there, as the one that was used last.
   void add(const KvPart& part, uint64_t bytes);

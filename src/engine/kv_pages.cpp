@@ -136,7 +136,7 @@ void KvPages::keep(KvStore* store) {
 
 KvPart KvPages::part_of(const PageTable& table, int block, KvKind kind) const {
   return {.id = {blocks_[table.full[block]].name, kind},
-          .before = name_before(table.salt, block > 0 ? table.full[block - 1] : -1)};
+          .before = block > 0 ? blocks_[table.full[block - 1]].name : Hash128()};
 }
 
 // The block must be cached. Its window page may be an idle one that the table has given back.
@@ -226,7 +226,7 @@ std::vector<KvPlace> KvPages::take_stored(PageTable& table, std::span<const int3
   }
   std::vector<KvPlace> places;
   for (int i = 0; i < blocks; ++i) {
-    const Hash128 before = i > 0 ? names[i - 1] : names_.root(table.salt);
+    const Hash128 before = i > 0 ? names[i - 1] : Hash128();
     if (i >= cached) {
       table.full.push_back(take_full());
       places.push_back({{{names[i], KvKind::kFull}, before}, table.full[i]});

@@ -89,6 +89,7 @@ class KvPages {
   void forget();
 
   PageUse full_use() const { return full_.use(); }
+  int free_pages() const { return full_.free_pages(); }
   PageUse window_use() const { return windowed_.use(); }
   // Aborts unless every page's count of holders is what these tables (all there are) say, and the prefix
   // cache is consistent. For tests.

@@ -105,8 +105,7 @@ Result<std::string> save(const KvState& s, std::span<const int32_t> tokens, cons
   std::string bytes(pages_at + pages_bytes(s, tokens.size()), 0);
   std::memcpy(bytes.data() + sizeof(Header), tokens.data(), tokens.size_bytes());
   RETURN_IF_ERROR(read_pages(s, table, std::as_writable_bytes(std::span(bytes).subspan(pages_at))));
-  Header header = header_of(s, tokens.size());
-  header.checksum = checksum_of(header, std::string_view(bytes).substr(sizeof header));
+  const Header header = header_of(s, tokens.size());
   std::memcpy(bytes.data(), &header, sizeof header);
   return bytes;
 }
@@ -128,7 +127,17 @@ Status check_header(const KvState& s, const Header& h) {
   return {};
 }
 
-Result<std::vector<int32_t>> read_tokens(const KvState& s, std::string_view bytes) {
+}  // namespace
+
+void seal_saved(std::string& bytes) {
+  Header header{};
+  std::memcpy(&header, bytes.data(), sizeof header);
+  header.checksum = checksum_of(header, std::string_view(bytes).substr(sizeof header));
+  std::memcpy(bytes.data(), &header, sizeof header);
+}
+
+Result<std::vector<int32_t>> read_saved(const KvState& s, std::string_view bytes) {
+  RETURN_IF_ERROR(check_possible(s));
   Header h{};
   if (bytes.size() < sizeof h) return invalid("a saved KV cache: {} bytes are no header", bytes.size());
   std::memcpy(&h, bytes.data(), sizeof h);
@@ -148,8 +157,6 @@ Result<std::vector<int32_t>> read_tokens(const KvState& s, std::string_view byte
     return invalid("a saved KV cache: it has a token outside the vocabulary");
   return tokens;
 }
-
-}  // namespace
 
 size_t most_saved_bytes(const KvState& s) {
   if (s.pages == nullptr) return sizeof(Header);
@@ -179,22 +186,20 @@ Result<std::string> save_prefix(const KvState& s, std::span<const int32_t> token
   return bytes;
 }
 
-Result<std::vector<int32_t>> load_prefix(const KvState& s, std::string_view bytes, const std::string& salt) {
-  RETURN_IF_ERROR(check_possible(s));
-  ASSIGN_OR_RETURN(std::vector<int32_t> tokens, read_tokens(s, bytes));
+Status load_prefix(const KvState& s, std::string_view bytes, std::span<const int32_t> tokens,
+                   const std::string& salt) {
   const auto count = static_cast<int>(tokens.size());
-  if (cached_prefix(s, tokens, salt) == count) return tokens;
+  if (cached_prefix(s, tokens, salt) == count) return {};
   PageTable table{.salt = salt};
   if (!s.pages->reserve_computed(table, count))
     return error(StatusCode::kOutOfMemory,
                  "the KV cache has no room for {} more tokens: enlarge it (--kv-tokens)", count);
-  const std::string_view pages = bytes.substr(sizeof(Header) + tokens.size() * sizeof(int32_t));
+  const std::string_view pages = bytes.substr(sizeof(Header) + tokens.size_bytes());
   if (s.loaded) s.loaded(table.full);
   Status status = write_pages(s, table, std::as_bytes(std::span(pages)));
   if (status.ok()) s.pages->cache_blocks(table, tokens);
   s.pages->release(table);
-  if (!status.ok()) return status;
-  return tokens;
+  return status;
 }
 
 }  // namespace moesaic

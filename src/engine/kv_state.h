@@ -35,15 +35,20 @@ struct KvState {
 // Returns how many of these tokens a request that begins with them would find, if it had at least one more.
 // salt: of the requests.
 int cached_prefix(const KvState& state, std::span<const int32_t> tokens, const std::string& salt = {});
-// Returns the longest beginning of `tokens` that is in the prefix cache. kNotFound: none of it is.
+// Returns the longest beginning of `tokens` that is in the prefix cache, to be sealed. kNotFound: none of it
+// is.
 Result<std::string> save_prefix(const KvState& state, std::span<const int32_t> tokens,
                                 const std::string& salt = {});
 // No saved state of this model is larger.
 size_t most_saved_bytes(const KvState& state);
-// Returns the tokens that are now in the prefix cache, where requests with this salt find them. Bytes that
-// are damaged, of another model, format or version, or that claim impossible sizes are refused before
-// anything is changed. kOutOfMemory: the cache has not so many free pages.
-Result<std::vector<int32_t>> load_prefix(const KvState& state, std::string_view bytes,
-                                         const std::string& salt = {});
+// Puts the checksum into it: seconds for each GB, on any thread.
+void seal_saved(std::string& bytes);
+// Returns the tokens of a saved state. Bytes that are damaged, of another model, format or version, or that
+// claim impossible sizes are refused. Takes as long as sealing, on any thread.
+Result<std::vector<int32_t>> read_saved(const KvState& state, std::string_view bytes);
+// The tokens of what was read are in the prefix cache then, where requests with this salt find them.
+// kOutOfMemory: the cache has not so many free pages.
+Status load_prefix(const KvState& state, std::string_view bytes, std::span<const int32_t> tokens,
+                   const std::string& salt = {});
 
 }  // namespace moesaic

@@ -68,12 +68,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::string bytes(reinterpret_cast<const char*>(data) + 1, length);
     data += 1 + length, size -= 1 + length;
     repair_checksum(bytes);
-    const auto loaded = load_prefix(state, bytes);
+    const auto tokens = read_saved(state, bytes);
+    const bool loaded = tokens.ok() && load_prefix(state, bytes, tokens.value()).ok();
     expect_unused(pages);
-    if (!loaded.ok()) continue;
+    if (!loaded) continue;
     MOESAIC_CHECK(bytes.size() <= most_saved_bytes(state));
-    MOESAIC_CHECK(cached_prefix(state, loaded.value()) == std::ssize(loaded.value()));
-    const auto saved = save_prefix(state, loaded.value());
+    MOESAIC_CHECK(cached_prefix(state, tokens.value()) == std::ssize(tokens.value()));
+    const auto saved = save_prefix(state, tokens.value());
     MOESAIC_CHECK(saved.ok() && saved.value().size() == bytes.size());
     expect_unused(pages);
   }

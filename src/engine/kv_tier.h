@@ -47,6 +47,11 @@ class IndexedTier : public KvTier {
   }
 
  protected:
+  bool takes(const KvPart& part) const {
+    const std::lock_guard lock(mutex_);
+    return index_.takes(part);
+  }
+
   mutable std::mutex mutex_;  // guards what follows
   KvIndex index_;
   KvTierStats counted_;

@@ -139,6 +139,22 @@ TEST_P(Tier, KeepsItsBound) {
   EXPECT_FALSE(t->put(full(200, 0), KvBytes(kMost + 1)));
 }
 
+// The beginning of a conversation stays when it is larger than the tier, also where it comes again.
+TEST_P(Tier, ALongConversationKeepsItsBeginning) {
+  const auto t = tier(20 * 8192);
+  const auto is_there = [&](uint64_t n) { return t->has(full(n, n - 1).id); };
+  for (int round = 0; round < 2; ++round) {
+    for (uint64_t n = 1; n <= 60; ++n) t->put(full(n, n - 1), bytes_of(full(n, n - 1), 8000));
+    uint64_t kept = 0;
+    while (is_there(kept + 1)) ++kept;
+    EXPECT_GE(kept, 15u);
+    for (uint64_t n = kept + 1; n <= 60; ++n) EXPECT_FALSE(is_there(n)) << n;
+  }
+  t->put(full(101, 0), bytes_of(full(101, 0), 8000));  // another one begins in the place of its end
+  EXPECT_TRUE(t->has(full(101, 0).id));
+  EXPECT_TRUE(is_there(14));
+}
+
 TEST_P(Tier, APartThatWasReadStays) {
   const auto t = tier(100'000);
   for (uint64_t n = 1; n <= 40; ++n) {
@@ -237,7 +253,7 @@ TEST_F(Folder, DamagedFilesAreSaidOnceAndRemoved) {
     damage([&](std::string& text) { text[at] = static_cast<char>(text[at] ^ 1); });
   for (const size_t size : {size_t{0}, size_t{71}, size_t{72}, size_t{571}})
     damage([&](std::string& text) { text.resize(size); });
-  damage([&](std::string& text) { text += "x"; });
+  damage([&](std::string& text) { text += 'x'; });
   EXPECT_GT(tier->stats().damaged, 80u);
 }
 

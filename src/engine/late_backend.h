@@ -87,10 +87,14 @@ class LateBackend final : public Backend {
     for (size_t i = 0; i < first.size(); ++i) put_logits(first[i], logits_.subspan(i * kVocab, kVocab));
     return {};
   }
+  Status forget_steps() override {
+    steps_.clear(), edited_.clear(), results_.clear();
+    if (head_) head_->forget();
+    return {};
+  }
   Status sampled(std::span<SampledToken> tokens, std::span<float> logits) override {
     if (fail_at_ == begun_) {
-      steps_.clear(), edited_.clear(), results_.clear();
-      if (head_) head_->forget();
+      static_cast<void>(forget_steps());
       return {StatusCode::kInternal, "a fault"};
     }
     if (results_.empty()) sample_first();

@@ -54,14 +54,14 @@ class LateHead final : public TestDraftHead {
   }
 
   bool drafts_ahead() const override { return last_step_ != nullptr; }
-  Result<int> begin_draft(std::span<const SequenceAhead> sequences) override {
+  Result<int64_t> begin_draft(std::span<const SequenceAhead> sequences) override {
     const Batch* step = last_step_();
     if (step == nullptr) return Status(StatusCode::kInternal, "no step that samples before");
     if (const Status valid = validate(sequences, *step, config_, layout_); !valid.ok()) return valid;
     begun_.push_back({.sequences = {sequences.begin(), sequences.end()}, .step = step});
     return ++last_begun_;
   }
-  Result<double> finish_draft(int begun, std::span<int32_t> tokens) override {
+  Result<double> finish_draft(int64_t begun, std::span<int32_t> tokens) override {
     const std::vector<int32_t> made = std::exchange(finished_[begun], {});
     if (made.size() != tokens.size()) return Status(StatusCode::kInternal, "no such draft was begun");
     std::ranges::copy(made, tokens.begin());
@@ -146,8 +146,8 @@ class LateHead final : public TestDraftHead {
     const Batch* step = nullptr;
   };
   std::deque<Begun> begun_;
-  std::map<int, std::vector<int32_t>> finished_;  // tokens
-  int last_begun_ = 0;
+  std::map<int64_t, std::vector<int32_t>> finished_;  // tokens
+  int64_t last_begun_ = 0;
 };
 
 }  // namespace moesaic

@@ -379,7 +379,6 @@ TEST(Load, AStepThatThrowsLeavesNothingInTheCache) {
     for (const auto& r : run.requests) EXPECT_EQ(r->finish, FinishReason::kError);
     run.engine.scheduler().check();
     EXPECT_EQ(run.engine.stats().full.cached, 0);
-    if (samples) continue;  // the test's device has lost its steps
     const Request& again = run.submit(100, {.temperature = 0, .max_tokens = 5});
     ASSERT_TRUE(run.engine.run_to_end().ok());
     const Request& want = alone.submit(100, {.temperature = 0, .max_tokens = 5});

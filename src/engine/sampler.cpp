@@ -13,7 +13,6 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-std::vector<uint64_t> empty_mask(size_t vocab) { return std::vector<uint64_t>((vocab + 63) / 64); }
 std::vector<uint64_t> whole_mask(size_t vocab) {
   std::vector<uint64_t> mask((vocab + 63) / 64, ~uint64_t{0});
   if (vocab % 64 != 0) mask.back() >>= 64 - vocab % 64;
@@ -113,6 +112,11 @@ Status validate(const SamplingParams& p, int vocab) {
 }
 
 Sampler::Sampler(const SamplingParams& params, std::span<const int32_t> prompt) : params_(params) {
+  for (const int32_t token : params_.allowed_tokens) {
+    const auto word = static_cast<size_t>(token) / 64;
+    if (word >= listed_.size()) listed_.resize(word + 1);
+    listed_[word] |= uint64_t{1} << (token % 64);
+  }
   if (params_.repetition_penalty == 1.0) return;
   if (params_.penalty_window > 0) {
     of_prompt_ = std::min(prompt.size(), static_cast<size_t>(params_.penalty_window));
@@ -176,9 +180,8 @@ std::vector<TokenEdit> Sampler::token_edits() const {
 }
 
 Result<std::vector<uint64_t>> Sampler::allowed(size_t vocab) const {
-  std::vector<uint64_t> mask = params_.allowed_tokens.empty() ? whole_mask(vocab) : empty_mask(vocab);
-  for (const int32_t token : params_.allowed_tokens)
-    mask[static_cast<size_t>(token) / 64] |= uint64_t{1} << (token % 64);
+  std::vector<uint64_t> mask = listed_.empty() ? whole_mask(vocab) : listed_;
+  mask.resize((vocab + 63) / 64);
   if (!matcher_) return mask;
   ASSIGN_OR_RETURN(const std::span<const uint64_t> grammar, matcher_->allowed());
   for (size_t word = 0; word < mask.size(); ++word) mask[word] &= word_of(grammar, word);

@@ -86,6 +86,7 @@ class Sampler {
   // Forgets the first token that the penalties look at.
   void forget_first();
 
+  std::vector<uint64_t> listed_;   // the allowed tokens as a mask, empty where all are
   Counts generated_;               // only kept for penalties
   Counts prompt_;                  // only kept for a repetition penalty
   std::deque<int32_t> looked_at_;  // with a penalty window: its tokens

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "core/kv_page.h"
 
 namespace moesaic {
 namespace {
@@ -165,6 +166,7 @@ void Scheduler::plan(const std::shared_ptr<Request>& request, int rows, Plan& pl
   const int ahead = r.draft.rows_ahead();
   MOESAIC_CHECK(pages_.reserve(r.pages, r.computed - r.draft.unsure(), r.computed + rows + ahead));
   plan.parts.push_back({request, rows});
+  if (computes_prompt(r)) plan.prompts += rows * row_cost(r);
   plan.rows += rows + ahead;
   plan.rows_ahead += ahead;
   plan.host_rows += shown_rows(r, rows);
@@ -173,17 +175,40 @@ void Scheduler::plan(const std::shared_ptr<Request>& request, int rows, Plan& pl
   if (r.host_row <= plan.host_rows_before) r.host_row = ++host_rows_;
 }
 
+double Scheduler::row_cost(const Request& r) const { return 1 + r.computed / options_.keys_as_row; }
+
+// One prompt goes on in each step, however deep it is.
 int Scheduler::rows_for(const Request& r, const Plan& plan) const {
-  const int rows = std::min(missing(r), plan.most_rows - plan.rows), room = kHostRows - plan.host_rows;
+  constexpr int kFewest = kPageTokens;
+  int rows = std::min(missing(r), plan.most_rows - plan.rows);
+  if (plan.decodes) {
+    const double left = plan.most_rows - plan.prompts;
+    rows = std::min(rows, std::max(static_cast<int>(left / row_cost(r)), plan.prompts > 0 ? 0 : kFewest));
+  }
+  const int room = kHostRows - plan.host_rows;
   if (shows_prompt(r)) return std::min(rows, room);
   // The last row waits for a step in which the host has room for it.
   return plan.device && room <= 0 && rows == missing(r) && host_samples(r) ? rows - 1 : rows;
 }
 
+// begin() reads all of the request's tokens, so it is not tried in each step.
+bool Scheduler::still_lacks_pages(const Request& r) const {
+  constexpr uint64_t kSteps = 8;  // others may have cached what it begins with meanwhile
+  return r.id == lacking_.request && pages_.free_pages() <= lacking_.free_pages &&
+         running_.size() >= lacking_.running && step_ < lacking_.step + kSteps;
+}
+
 void Scheduler::admit(Plan& plan) {
-  while (std::ssize(running_) < options_.max_batch && plan.rows < plan.most_rows) {
+  const auto has_room = [&] {
+    return plan.rows < plan.most_rows && !(plan.decodes && plan.prompts >= plan.most_rows);
+  };
+  while (std::ssize(running_) < options_.max_batch && has_room()) {
     const std::shared_ptr<Request>* next = next_waiting();
-    if (next == nullptr || !begin(**next)) return;
+    if (next == nullptr || still_lacks_pages(**next)) return;
+    if (!begin(**next)) {
+      lacking_ = {(*next)->id, pages_.free_pages(), running_.size(), step_};
+      return;
+    }
     start(take_next());
     const int rows = rows_for(*running_.back(), plan);
     if (rows > 0) this->plan(running_.back(), rows, plan);
@@ -300,8 +325,17 @@ bool Scheduler::can_continue() const {
 
 std::optional<BegunDraft> Scheduler::draft_ahead(const ScheduledBatch& step) {
   if (speculator_ == nullptr) return {};
-  return speculator_->draft_ahead(step.batch, step.requests, draft_room(static_cast<int>(running_.size())),
-                                  reserve());
+  // Rows of the next step without drafts.
+  int decoding = 0, prompts = 0;
+  for (const auto& r : running_) {
+    if (computes_prompt(*r)) {
+      prompts += missing(*r);
+    } else {
+      ++decoding;
+    }
+  }
+  const int rows = std::max(decoding, std::min({decoding + prompts, options_.mixed_rows, options_.max_rows}));
+  return speculator_->draft_ahead(step.batch, step.requests, draft_room(rows), reserve());
 }
 
 // The host samples what the device does not. With a drafter the host then takes all rows, as it is known only
@@ -391,10 +425,11 @@ ScheduledBatch Scheduler::next_batch(bool device_samples, double prompt_rate) {
     if (!computes_prompt(*r) && r->fetch == nullptr) ++r->turn_steps;
     if (!decodes(*r)) continue;
     if (plan.device && host_samples(*r) && r->host_row <= plan.host_rows_before) continue;  // not its turn
+    if (plan.rows + 1 + r->draft.rows_ahead() > options_.max_rows) continue;
     if (make_room(*r)) this->plan(r, 1, plan);
   }
-  const bool decoding = std::ranges::any_of(running_, [](const auto& r) { return decodes(*r); });
-  plan.most_rows = decoding ? std::min(options_.mixed_rows, options_.max_rows) : options_.max_rows;
+  plan.decodes = std::ranges::any_of(running_, [](const auto& r) { return decodes(*r); });
+  plan.most_rows = plan.decodes ? std::min(options_.mixed_rows, options_.max_rows) : options_.max_rows;
   for (const auto& r : prompts_in_turn()) {
     const int rows = rows_for(*r, plan);
     if (rows <= 0) continue;
@@ -412,6 +447,7 @@ ScheduledBatch Scheduler::next_batch(bool device_samples, double prompt_rate) {
 void Scheduler::fail_all(const Status& status) {
   doubtful_ = true;
   const auto fail = [&](const auto& r) {
+    if (r->done()) return;
     r->error = status;
     r->finish = FinishReason::kError;
   };
@@ -432,7 +468,7 @@ bool Scheduler::ended(Request& r) {
 }
 
 void Scheduler::collect() {
-  std::erase_if(running_, [&](const auto& r) {
+  erase_running([&](const auto& r) {
     const bool over = ended(*r);
     if (over) --r->share->running;
     return over;

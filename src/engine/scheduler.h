@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -57,6 +58,9 @@ class Scheduler {
   struct Options {
     int max_rows = 512;    // most rows of a step, at least max_batch
     int mixed_rows = 512;  // a step in which requests decode gets no prompt's rows beyond so many in all
+    // Such a step lasts as long for a prompt that is deep already: a row behind so many keys counts as two,
+    // one behind twice as many as three. Infinite: all rows count the same.
+    double keys_as_row = std::numeric_limits<double>::infinity();
     int max_batch = 1;     // requests at a time
     int draft_rows = 512;  // most rows of all drafts of a step
     bool prefix_cache = true;
@@ -138,6 +142,18 @@ class Scheduler {
   std::optional<std::vector<std::shared_ptr<Request>>> who_yields_to(const Request& request) const;
   std::vector<std::shared_ptr<Request>> prompts_in_turn() const;
   bool ended(Request& request);
+  // As std::erase_if(running_, over), but running_ has no gap while `over` is called, whose callbacks may
+  // throw.
+  template <typename Over>
+  void erase_running(const Over& over) {
+    for (size_t i = 0; i < running_.size();) {
+      if (over(running_[i])) {
+        running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
+      } else {
+        ++i;
+      }
+    }
+  }
   void check_shares() const;
   static void want_prompt_rows(const std::shared_ptr<Request>& request, int first_row, int rows,
                                ScheduledBatch& out);
@@ -153,12 +169,17 @@ class Scheduler {
     int most_rows = 0;              // no prompt's rows are added beyond so many
     uint64_t host_rows_before = 0;  // a greater Request::host_row is of this step
     int rows = 0;                   // rows of all parts
+    bool decodes = false;           // requests decode
+    double prompts = 0;             // rows of prompts, as Options::keys_as_row counts them
     int host_rows = 0;              // those among them whose logits the host takes
     int rows_ahead = 0;             // those among them that verify drafts which only the device knows
   };
   void plan(const std::shared_ptr<Request>& request, int rows, Plan& plan);
   void admit(Plan& plan);
+  bool still_lacks_pages(const Request& request) const;
   int rows_for(const Request& request, const Plan& plan) const;
+  // A prompt's next row in a step in which requests decode, as keys_as_row counts it.
+  double row_cost(const Request& request) const;
   // Says how the device samples the token that is so many behind the request's last one once its edits are
   // known; nothing: it cannot.
   std::optional<DeviceSampling> edited_sampling(const Request& request, int ahead) const;
@@ -189,6 +210,13 @@ class Scheduler {
   FairQueue<std::shared_ptr<Request>> waiting_{SIZE_MAX};
   std::unordered_map<std::string, std::shared_ptr<ClientShare>> clients_;  // with requests
   uint64_t begun_ = 0, step_ = 0, host_rows_ = 0;                          // so far
+  // The request that could not begin for lack of pages, and what there was then.
+  struct {
+    uint64_t request = 0;
+    int free_pages = 0;
+    size_t running = 0;
+    uint64_t step = 0;
+  } lacking_;
 };
 
 }  // namespace moesaic

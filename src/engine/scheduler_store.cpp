@@ -28,7 +28,7 @@ bool Scheduler::fetches() const {
 }
 
 void Scheduler::take_fetched(double prompt_rate) {
-  std::erase_if(running_, [&](const auto& r) {
+  erase_running([&](const auto& r) {
     if (r->fetch == nullptr) return false;
     const auto tokens = static_cast<double>(r->tokens.size());
     const auto state = store_->state(*r->fetch, prompt_rate > 0 ? tokens / prompt_rate : 0);

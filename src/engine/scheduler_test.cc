@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace moesaic {
@@ -75,6 +76,35 @@ TEST_F(SchedulerTest, DecodingComesFirstAndPromptsFillTheRows) {
   EXPECT_EQ(step().batch.rows(), 2);
   EXPECT_TRUE(prompt->done());
   EXPECT_EQ(step().batch.rows(), 1);
+}
+
+// A step in which a request decodes lasts as long however deep a prompt is.
+TEST_F(SchedulerTest, ADeepPromptHasFewerRowsWhereOthersDecode) {
+  constexpr int kRows = 256, kPrompt = 3000, kFewest = 32;
+  open(10000, {.max_rows = kRows, .mixed_rows = kRows, .keys_as_row = kRows, .max_batch = 4});
+  const auto decodes = submit(3, 200);
+  step();
+  const auto deep = submit(kPrompt, 2), second = submit(kPrompt, 2);
+  bool fewest = false;
+  while (deep->computed < kPrompt || second->computed < kPrompt) {
+    double cost = 0;
+    const int before[] = {deep->computed, second->computed};
+    const ScheduledBatch now = step();
+    EXPECT_EQ(rows(now, decodes), 1);
+    int of_prompts = 0;
+    for (const auto& [request, computed] : {std::pair{deep, before[0]}, {second, before[1]}}) {
+      if (computed >= kPrompt) continue;  // it decodes
+      cost += rows(now, request) * (1.0 + static_cast<double>(computed) / kRows);
+      of_prompts += rows(now, request);
+    }
+    EXPECT_GT(of_prompts, 0);
+    EXPECT_TRUE(cost <= kRows || of_prompts <= kFewest) << of_prompts << " rows cost " << cost;
+    fewest |= of_prompts == kFewest;
+  }
+  EXPECT_TRUE(fewest);
+  while (!scheduler_->idle()) step();
+  const auto alone = submit(kPrompt, 1);
+  for (int i = 0; i < kPrompt / kRows; ++i) EXPECT_EQ(rows(step(), alone), kRows);
 }
 
 TEST_F(SchedulerTest, RequestsWaitForAPlace) {

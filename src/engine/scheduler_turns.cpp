@@ -60,17 +60,25 @@ bool Scheduler::has_room_for(const Request& request,
 // a place also those that have had their turn, the longest at work first.
 std::optional<std::vector<std::shared_ptr<Request>>> Scheduler::who_yields_to(const Request& request) const {
   const int own = request.share->running;
-  std::vector<std::shared_ptr<Request>> candidates, yielding;
+  std::vector<std::shared_ptr<Request>> candidates;
   for (auto r = running_.rbegin(); r != running_.rend() && (*r)->rank > own; ++r) candidates.push_back(*r);
   for (const auto& r : running_) {
     if (own == 0 && r->rank == 0 && had_its_turn(*r)) candidates.push_back(r);
   }
-  auto candidate = candidates.begin();
-  while (!has_room_for(request, yielding)) {
-    if (candidate == candidates.end()) return {};
-    yielding.push_back(*candidate++);
+  const auto enough = [&](size_t count) { return has_room_for(request, std::span(candidates).first(count)); };
+  if (!enough(candidates.size())) return {};
+  // More that yield never leave less room.
+  size_t least = 0, most = candidates.size();
+  while (least < most) {
+    const size_t middle = (least + most) / 2;
+    if (enough(middle)) {
+      most = middle;
+    } else {
+      least = middle + 1;
+    }
   }
-  return yielding;
+  candidates.resize(least);
+  return candidates;
 }
 
 // Clients that have less than others get their places before the step's rows are given out. Clients that have

@@ -55,14 +55,14 @@ class SlowHead final : public Drafter {
   bool is_costly() const override { return true; }
   bool follows_steps() const override { return true; }
   bool drafts_ahead() const override { return true; }
-  Result<int> begin_draft(std::span<SequenceAhead>, const Batch&) override { return ++begun; }
-  Result<double> finish_draft(int draft, std::span<int32_t> tokens) override {
+  Result<int64_t> begin_draft(std::span<SequenceAhead>, const Batch&) override { return ++begun; }
+  Result<double> finish_draft(int64_t draft, std::span<int32_t> tokens) override {
     std::ranges::fill(tokens, -1);
     return draft > 1 ? 1.0 : 0.0;
   }
   Status draft(std::span<DraftTask>) override { return {}; }
   void end(uint64_t, std::span<const int32_t>, int) override {}
-  int begun = 0;
+  int64_t begun = 0;
 };
 
 // The first step's time does not begin with the engine's last step or, before any, with the machine's start:

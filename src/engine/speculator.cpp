@@ -335,7 +335,7 @@ std::optional<BegunDraft> Speculator::draft_ahead(const Batch& step,
     ahead.push_back(draft_behind(l, tokens));
     if (l.samples) begun.parts.push_back({l.request, tokens});
   }
-  const Result<int> status = drafter_->begin_draft(ahead, step);
+  const Result<int64_t> status = drafter_->begin_draft(ahead, step);
   if (!status.ok()) return fail_once(status.status()), std::nullopt;
   begun.begun = status.value();
   for (const BegunDraft::Part& part : begun.parts) part.request->draft.begin_behind(part.tokens);

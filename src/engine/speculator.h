@@ -37,8 +37,8 @@ struct BegunDraft {
     std::shared_ptr<Request> request;
     int tokens = 0;
   };
-  int begun = 0;  // the drafter's number of it
-  int rows = 0;   // rows of the step
+  int64_t begun = 0;  // the drafter's number of it
+  int rows = 0;       // rows of the step
   std::vector<Part> parts;
 };
 

@@ -17,7 +17,7 @@ class GuessingHead final : public Drafter {
     return {};
   }
   void skip() override { ++skipped; }
-  Result<double> finish_draft(int, std::span<int32_t>) override { return seconds; }
+  Result<double> finish_draft(int64_t, std::span<int32_t>) override { return seconds; }
   void end(uint64_t, std::span<const int32_t>, int) override {}
 
   static constexpr int32_t kGuess = 5;

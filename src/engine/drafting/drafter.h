@@ -65,10 +65,10 @@ class Drafter {
   // a DraftHead has them, are called in place of draft(), and computed() of the step between the two. The
   // drafter sets `begin` of the sequences.
   virtual bool drafts_ahead() const { return false; }
-  virtual Result<int> begin_draft(std::span<SequenceAhead>, [[maybe_unused]] const Batch& step) {
+  virtual Result<int64_t> begin_draft(std::span<SequenceAhead>, [[maybe_unused]] const Batch& step) {
     return Status(StatusCode::kUnsupported, name() + " drafts behind a step that is done");
   }
-  virtual Result<double> finish_draft(int, std::span<int32_t>) {
+  virtual Result<double> finish_draft(int64_t, std::span<int32_t>) {
     return Status(StatusCode::kUnsupported, name() + " drafts behind a step that is done");
   }
   // After an error the requests go on without drafts.

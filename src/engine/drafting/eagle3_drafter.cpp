@@ -37,13 +37,13 @@ void Eagle3Drafter::skip() {
 
 // Rows that only hold if drafts are accepted are marked once that is known, in computed(). Until then nobody
 // looks back on them: the next step's first row, at least, is the one behind those that are sure.
-Result<int> Eagle3Drafter::begin_draft(std::span<SequenceAhead> sequences, const Batch& step) {
+Result<int64_t> Eagle3Drafter::begin_draft(std::span<SequenceAhead> sequences, const Batch& step) {
   skip();
   const auto first = [&](const SequenceAhead& a) {
     return step.positions[static_cast<size_t>(step.sequences[static_cast<size_t>(a.sequence)].first_row)];
   };
   for (SequenceAhead& a : sequences) a.begin = begin_of(a.full_pages, first(a));
-  Result<int> begun = head_->begin_draft(sequences);
+  Result<int64_t> begun = head_->begin_draft(sequences);
   for (const SequenceAhead& a : sequences) {
     const int drafted = std::max(0, wanted_rows(step, a.sequence).count - 1);
     const int sure = step.sequences[static_cast<size_t>(a.sequence)].rows - drafted;

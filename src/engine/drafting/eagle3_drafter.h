@@ -25,8 +25,8 @@ class Eagle3Drafter final : public Drafter {
   bool follows_steps() const override { return true; }
   Status draft(std::span<DraftTask> tasks) override;
   bool drafts_ahead() const override { return head_->drafts_ahead(); }
-  Result<int> begin_draft(std::span<SequenceAhead> sequences, const Batch& step) override;
-  Result<double> finish_draft(int begun, std::span<int32_t> tokens) override {
+  Result<int64_t> begin_draft(std::span<SequenceAhead> sequences, const Batch& step) override;
+  Result<double> finish_draft(int64_t begun, std::span<int32_t> tokens) override {
     return head_->finish_draft(begun, tokens);
   }
   void skip() override;

@@ -94,6 +94,41 @@ TEST(HostileSchema, SharesWhatIsTheSame) {
   EXPECT_LT(work.done(), 10'000u);
 }
 
+// No list of such a length is planned: its values are too few.
+TEST(HostileSchema, ListsLongerThanTheirValues) {
+  nlohmann::json schema = {
+      {"type", "array"}, {"uniqueItems", true}, {"items", {{"enum", {1, 2, 3, 4, 5, 6, 7, 8, 9}}}}};
+  for (const uint64_t min :
+       {uint64_t{10}, uint64_t{10'000'000}, uint64_t{4294967294}, uint64_t{4294967295}, uint64_t{1} << 63}) {
+    schema["minItems"] = min;
+    EXPECT_NE(failure(schema.dump()), "") << min;
+  }
+  schema["minItems"] = 9;
+  EXPECT_EQ(failure(schema.dump()), "");
+}
+
+TEST(HostileSchema, ThousandsOfContainedItems) {
+  nlohmann::json schema = {{"allOf", nlohmann::json::array()}};
+  for (int i = 0; i < 1000; ++i)
+    schema["allOf"].push_back({{"contains", {{"const", i}}}, {"minContains", 1000}, {"maxContains", 1000}});
+  EXPECT_NE(failure(schema.dump()).find("too much work"), std::string::npos);
+}
+
+// One bit for each: as many as a word has, and one more.
+TEST(HostileSchema, AsManyPatternsAsBits) {
+  nlohmann::json strings = {{"type", "string"}, {"allOf", nlohmann::json::array()}},
+                 names = {{"type", "object"}};
+  for (int i = 0; i < 64; ++i) strings["allOf"].push_back({{"pattern", "^a{" + std::to_string(i + 1) + "}"}});
+  const auto grammar = AnswerGrammar::compile({.json_schema = strings.dump()});
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  EXPECT_TRUE(matches(grammar.value(), '"' + std::string(64, 'a') + '"'));
+  EXPECT_FALSE(matches(grammar.value(), '"' + std::string(63, 'a') + '"'));
+  strings["allOf"].push_back({{"pattern", "b"}});
+  EXPECT_NE(failure(strings.dump()).find("over 64 patterns"), std::string::npos);
+  for (int i = 0; i < 70; ++i) names["patternProperties"]["^" + std::to_string(i)] = {{"type", "string"}};
+  EXPECT_NE(failure(names.dump()).find("over 64 patterns"), std::string::npos);
+}
+
 TEST(HostileSchema, ThousandsOfProperties) {
   nlohmann::json schema = {{"type", "object"}};
   for (int i = 0; i < 5000; ++i) schema["properties"]["name" + std::to_string(i)] = {{"type", "integer"}};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -51,12 +52,20 @@ MaskThreads::~MaskThreads() {
 
 void MaskThreads::compute(std::shared_ptr<NextMask> mask) {
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     const std::string& client = mask->client;
     waiting_.push(client, 0, std::move(mask));
-    if (waiting_.size() > idle_ && threads_.size() < most_) threads_.emplace_back([this] { run(); });
+    if (waiting_.size() > idle_ && threads_.size() < most_) start_thread();
+    while (threads_.empty() && waiting_.size() > 0) compute_next(lock);
   }
   wake_.notify_one();
+}
+
+void MaskThreads::start_thread() {
+  try {
+    threads_.emplace_back([this] { run(); });
+  } catch (const std::system_error&) {  // a limit on threads: those that there are do the work
+  }
 }
 
 void MaskThreads::wait_until(const NextMask& mask, std::chrono::steady_clock::time_point deadline) {

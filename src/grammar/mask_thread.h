@@ -37,7 +37,8 @@ struct NextMask {
 
 // Threads that compute masks, at a low priority. They work in slices of some milliseconds: each client's
 // masks take turns, and so do the clients, so that a costly mask delays the others by its slices alone. Masks
-// of one grammar are computed one at a time. A thread is started when masks wait and none is idle.
+// of one grammar are computed one at a time. A thread is started when masks wait and none is idle. As long as
+// the system gives none, compute() does all the work itself.
 class MaskThreads {
  public:
   // most: threads; 0: one for every four CPUs, up to four.
@@ -53,6 +54,7 @@ class MaskThreads {
   void discard(std::shared_ptr<void> last);
 
  private:
+  void start_thread();
   void run();
   // With mutex_ held, which is released meanwhile.
   void compute_next(std::unique_lock<std::mutex>& lock);

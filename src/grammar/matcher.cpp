@@ -14,8 +14,10 @@ std::shared_ptr<TokenMasks> fresh_masks(const SharedMasks& shared) {
 }
 
 Status too_costly() {
-  return error(StatusCode::kUnsupported,
-               "the answer's grammar is too costly to follow here: it is too ambiguous, or nests too deep");
+  return error(
+      StatusCode::kUnsupported,
+      "the answer's grammar is too costly to follow here: it is too ambiguous, nests too deep, or has too "
+      "many alternatives");
 }
 
 }  // namespace

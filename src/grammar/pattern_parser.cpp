@@ -228,7 +228,7 @@ CharSet PatternParser::escape(bool in_class) {
     default:
       break;
   }
-  const bool word = c < 128 && (isalnum(static_cast<int>(c)) != 0 || c == '_');
+  const bool word = c < 128 && isalnum(static_cast<int>(c)) != 0;
   if (word && !(in_class && c == 'b'))
     return --at_, fail("this escape (\\b, \\B, \\p, \\c, \\k, \\1)"), CharSet();
   return word ? CharSet{{'\b', '\b'}} : CharSet{{c, c}};
@@ -248,9 +248,15 @@ CharSet PatternParser::bracket() {
     if (range && status_.ok()) {
       ++at_;
       const CharSet to = member();
-      const bool single = from.size() == 1 && from[0].low == from[0].high && to.size() == 1;
-      if (!single || from[0].low > to[0].low) return fail("such a range"), CharSet();
-      from[0].high = to[0].low;
+      const auto single = [](const CharSet& s) { return s.size() == 1 && s[0].low == s[0].high; };
+      if (!single(from) || !single(to)) {  // no range: [\w-.] has a hyphen
+        from.push_back({'-', '-'});
+        from.insert(from.end(), to.begin(), to.end());
+      } else if (from[0].low > to[0].low) {
+        return fail("such a range"), CharSet();
+      } else {
+        from[0].high = to[0].low;
+      }
     }
     set.insert(set.end(), from.begin(), from.end());
   }

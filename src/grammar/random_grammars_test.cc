@@ -68,7 +68,7 @@ class RandomGrammar {
     std::string text = "(";
     for (size_t i = 0; i < n.parts.size(); ++i)
       text += (i == 0 ? "" : n.kind == Node::Kind::kChoice ? " | " : " ") + written(n.parts[i]);
-    text += ")";
+    text += ')';
     if (n.kind != Node::Kind::kRepeat) return text;
     return text + "{" + std::to_string(n.min) + "," + (n.max < 0 ? "" : std::to_string(n.max)) + "}";
   }

@@ -56,6 +56,8 @@ Status SchemaCompiler::add_contained(const Facts& facts, Counts& counts, std::ve
       return invalid("minContains must be a number up to 1,000");
     for (size_t left = min.get<size_t>(); left > 0; ++at) {
       if (at >= first.size()) first.push_back(rest);
+      context_.work().add(first[at].size() + 1);
+      if (context_.work().spent()) return invalid("{}", kTooMuchWork);
       Schemas both = first[at];
       both.push_back(&wanted);
       if (first[at] != rest && !cases_.plausible(both, 3)) continue;
@@ -64,8 +66,11 @@ Status SchemaCompiler::add_contained(const Facts& facts, Counts& counts, std::ve
     counts.min = std::max(counts.min, static_cast<uint32_t>(at));
     if (!has(*schema, "maxContains")) continue;
     const Json* others = context_.keep(Json{{"not", context_.link(&wanted)}});
-    for (size_t i = 0; i < first.size(); ++i)
-      if (std::find(first[i].begin(), first[i].end(), &wanted) == first[i].end()) first[i].push_back(others);
+    for (Schemas& item : first) {
+      context_.work().add(item.size() + 1);
+      if (std::find(item.begin(), item.end(), &wanted) == item.end()) item.push_back(others);
+    }
+    if (context_.work().spent()) return invalid("{}", kTooMuchWork);
     rest.push_back(others);
     if (Json(min) > (*schema)["maxContains"]) counts.max = 0, counts.min = 1;
   }
@@ -156,6 +161,7 @@ StateId SchemaCompiler::unique_from(const std::vector<StateId>& values, uint32_t
 
 // Few values in any order, more of them in the schema's.
 StateId SchemaCompiler::unique_list(const std::vector<const Json*>& values, Counts counts) {
+  if (counts.min > values.size()) return a_.split({});
   std::vector<StateId> rules;
   for (const Json* value : values) rules.push_back(rules_.value(*value, a_.end_of_rule()));
   std::map<uint32_t, StateId> made;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/strings.h"
 #include "base/whole_json.h"
 #include "text/utf8.h"
 
@@ -80,11 +81,6 @@ class Reader : public nlohmann::json_sax<Json> {
 
   std::vector<Open> open_;
 };
-
-template <size_t N>
-bool is_one_of(const std::array<std::string_view, N>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 // Members that hold values, in which null means null.
 constexpr std::array<std::string_view, 5> kData = {"enum", "const", "default", "example", "examples"};

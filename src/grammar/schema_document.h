@@ -16,7 +16,7 @@ using Json = text::OrderedJson;
 
 inline bool has(const Json& schema, const char* key) { return schema.is_object() && schema.contains(key); }
 
-class SchemaDocument {  // NOLINT(bugprone-exception-escape): nlohmann's move asserts
+class SchemaDocument {
  public:
   static constexpr size_t kMaxMembers = 20'000;  // members of one object
 

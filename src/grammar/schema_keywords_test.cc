@@ -241,7 +241,7 @@ TEST(SchemaKeywords, NullIsAbsent) {
                           "default",
                           "examples"})
     nulls += std::string(nulls.size() > 1 ? ", " : "") + "\"" + key + "\": null";
-  nulls += "}";
+  nulls += '}';
   check(
       {{nulls, {"1", "null", R"({"a": []})"}, {"x"}},
        {R"({"properties": {"a": {"type": "integer", "enum": null}}, "type": "object", "required": null})",

@@ -259,7 +259,6 @@ Result<StateId> SchemaCompiler::matching_member(const Facts& facts, const Facts&
   for (const Json* value : name.differs)
     if (value->is_string()) without.push_back(value->get<std::string>());
   const CharAutomaton others = automaton_of(without);
-  const uint64_t matching = (uint64_t{1} << all.size()) - 1;
   const size_t first_wanted = all.size();
   RETURN_IF_ERROR(add(""));
   for (const std::string& pattern : name.patterns) RETURN_IF_ERROR(add(pattern));
@@ -268,6 +267,7 @@ Result<StateId> SchemaCompiler::matching_member(const Facts& facts, const Facts&
   all.push_back(&others);
   if (all.size() > kMaxPatterns)
     return invalid("over {} patterns of names at a time are not supported", kMaxPatterns);
+  const uint64_t matching = (uint64_t{1} << first_wanted) - 1;
   const uint64_t wanted = (uint64_t{1} << first_unwanted) - (uint64_t{1} << first_wanted);
   const auto dfa = determinized(all, context_.work());
   if (!dfa.ok()) return invalid("patternProperties: {}", dfa.status().message());

@@ -103,7 +103,6 @@ Result<StateId> SchemaCompiler::patterned(const Facts& facts) {
     auto runs = *only->runs;
     if (limit(runs, facts.length)) return strings_.runs(runs, quote);
   }
-  const uint64_t wanted = (uint64_t{1} << with.size()) - 1;
   std::vector<const CharAutomaton*> all = with;
   all.insert(all.end(), without.begin(), without.end());
   const auto dfa = determinized(all, context_.work());
@@ -113,6 +112,7 @@ Result<StateId> SchemaCompiler::patterned(const Facts& facts) {
     if (!small || context_.work().spent()) return invalid("pattern: {}", dfa.status().message());
     return strings_.ambiguous(*with[0], length.min, length.max, quote);
   }
+  const uint64_t wanted = ~uint64_t{0} >> (64 - with.size());  // there are 1 to kMaxPatterns
   // Longer ones than can be counted are not written.
   const auto most = static_cast<uint32_t>(kMaxCountedStates / dfa.value().states.size());
   if (length.min > most) return invalid("pattern and minLength together need too many states");

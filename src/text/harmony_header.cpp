@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/strings.h"
 #include "text/utf8.h"
 
 namespace moesaic {
@@ -18,11 +19,6 @@ constexpr std::array<std::string_view, 3> kTypes = {"json", "code", "text"};
 constexpr std::array<std::string_view, 4> kOtherRoles = {"user", "system", "developer", "tool"};
 constexpr std::string_view kAssistant = "assistant", kTo = "to=", kFunctions = "functions.";
 constexpr std::string_view kSpaces = " \t\r\n\v\f";
-
-template <size_t N>
-bool is_one_of(const std::array<std::string_view, N>& names, std::string_view word) {
-  return std::find(names.begin(), names.end(), word) != names.end();
-}
 
 bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
 bool is_word_byte(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || (c & 0x80) != 0; }

@@ -24,11 +24,13 @@ std::optional<std::string> part_text(const OrderedJson& part) {
   return {};
 }
 
-// The reasoning of an assistant's message. Some clients send back what they were given under the name
-// `reasoning`.
+// The reasoning of an assistant's message. Clients send it back under the name by which they were given it,
+// and dumps of their objects have the other names with null or an empty text.
 std::string reasoning_of(const OrderedJson& json) {
-  const bool other = json.contains("reasoning_content");
-  return string_or(json, "thinking", string_or(json, other ? "reasoning_content" : "reasoning", ""));
+  for (const char* key : {"thinking", "reasoning_content", "reasoning"}) {
+    if (std::string text = string_or(json, key, ""); !text.empty()) return text;
+  }
+  return "";
 }
 
 Status add_custom_call(const std::string& id, const OrderedJson& custom, ConversationBuilder& builder) {

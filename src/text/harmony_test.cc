@@ -251,6 +251,21 @@ TEST(HarmonyJson, ToolCalls) {
       "<|start|>functions.f to=assistant<|channel|>commentary<|message|>2<|end|><|start|>assistant");
 }
 
+// Dumps of clients' objects have the names that were not used, too.
+TEST(HarmonyJson, ReasoningHasThreeNames) {
+  for (const char* names : {R"("thinking":"hm")", R"("reasoning_content":null,"reasoning":"hm")",
+                            R"("thinking":"","reasoning_content":"hm")",
+                            R"("thinking":null,"reasoning_content":"","reasoning":"hm")",
+                            R"("reasoning_content":"hm","reasoning":"hm")"}) {
+    const std::string text =
+        from_json(R"([{"role":"user","content":"q"},{"role":"assistant","content":null,)" +
+                  std::string(names) + R"(,"tool_calls":[
+        {"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]},
+      {"role":"tool","tool_call_id":"1","content":"2"}])");
+    EXPECT_NE(text.find("<|channel|>analysis<|message|>hm<|end|>"), std::string::npos) << names;
+  }
+}
+
 TEST(HarmonyJson, ToolsKeepTheirOrder) {
   const std::string text = from_json(R"({"messages":[],"tools":[{"type":"function","function":{"name":"f",
       "description":"D","parameters":{"type":"object","properties":{"z":{"type":"string"},"a":{"type":"number"}}}}}]})");

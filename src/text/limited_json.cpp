@@ -160,6 +160,27 @@ Result<OrderedJson> parse_ordered_json(std::string_view json, const std::string&
   return parse<OrderedJson>(json, name);
 }
 
+bool has_exact_integers(std::string_view json) {
+  constexpr std::string_view kDigits = "0123456789";
+  for (size_t i = 0; i < json.size();) {
+    if (json[i] == '"') {
+      i = skip_string(json, i);
+      continue;
+    }
+    const size_t begin = i, end = std::min(json.find_first_not_of(kDigits, i), json.size());
+    i = end + 1;
+    uint64_t magnitude = 0;
+    const bool negative = begin > 0 && json[begin - 1] == '-',
+               integer = end == json.size() || !std::strchr(".eE", json[end]);
+    const auto read = std::from_chars(json.data() + begin, json.data() + end, magnitude);
+    const bool fits =
+        read.ec != std::errc::result_out_of_range && (!negative || magnitude <= uint64_t{1} << 63);
+    if (integer && !fits) return false;
+    if (!integer) i = std::min(json.find_first_not_of("0123456789+-.eE", end), json.size());
+  }
+  return true;
+}
+
 JsonSchema json_schema(OrderedJson value) {
   return JsonSchema(std::make_shared<const ParsedJson>(ParsedJson{std::move(value)}));
 }

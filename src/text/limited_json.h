@@ -32,6 +32,9 @@ Result<Json> parse_limited_json(std::string_view json, const std::string& name);
 // The same; also refuses more than the numbers above, before anything is built.
 Result<OrderedJson> parse_ordered_json(std::string_view json, const std::string& name);
 
+// True unless an integer of the JSON has more than 64 bits, so that reading it would round it.
+bool has_exact_integers(std::string_view json);
+
 // The content of a JsonSchema (moesaic/conversation.h).
 struct ParsedJson {
   OrderedJson value;

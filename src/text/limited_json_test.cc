@@ -59,6 +59,18 @@ TEST(LimitedJson, BoundsWhatIsBuilt) {
   says(std::string(1 << 20, '"'), "500000 strings");
 }
 
+TEST(LimitedJson, KnowsIntegersThatWouldBeRounded) {
+  for (const char* exact :
+       {"", "1", "[-1, 0]", "18446744073709551615", "-9223372036854775808", "1e400", "[1.5e+30, 2]",
+        "123456789012345678901234.5", "100000000000000000000e0",
+        R"({"99999999999999999999": "99999999999999999999"})", R"("\"99999999999999999999")",
+        "00000000000000000000001", "\"unended 99999999999999999999"})
+    EXPECT_TRUE(has_exact_integers(exact)) << exact;
+  for (const char* rounded : {"18446744073709551616", "-9223372036854775809", "[1,100000000000000000007]",
+                              R"({"a": 99999999999999999999})", "1.5, 99999999999999999999"})
+    EXPECT_FALSE(has_exact_integers(rounded)) << rounded;
+}
+
 TEST(LimitedJson, CountsNothingInStrings) {
   std::string text = "\"";
   for (int i = 0; i < 200'000; ++i) text += R"([{\"a\":},\\)";

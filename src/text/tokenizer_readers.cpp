@@ -32,7 +32,7 @@ int base64_value(char c) {
 
 std::optional<std::string> base64_decode(std::string_view encoded) {
   if (encoded.empty() || encoded.size() % 4 != 0) return std::nullopt;
-  const size_t padding = encoded.ends_with("==") ? 2 : encoded.ends_with("=") ? 1 : 0;
+  const size_t padding = encoded.ends_with("==") ? 2 : encoded.ends_with('=') ? 1 : 0;
   std::string bytes;
   uint32_t bits = 0;
   for (size_t i = 0; i < encoded.size(); ++i) {

@@ -120,6 +120,42 @@ TEST(MessagesAnswer, StreamBuildsTheSame) {
   EXPECT_EQ(events[events.size() - 2]["usage"], whole["usage"]);
 }
 
+// The answer's text where it is whole, and the arguments that a stream's parts make, of a call.
+std::pair<std::string, std::string> call_in_both(const char* arguments) {
+  const std::vector<AnswerEvent> events = {
+      {.token = SampledToken{.token = 5},
+       .pieces = {piece("commentary", arguments, true, "functions.get_weather")}},
+      {.end = Outcome{.finish = FinishReason::kStop}}};
+  const openai::PreparedRequest whole = prepared(ask(kHi, kTool));
+  for (const AnswerEvent& event : events) whole.answer->add(event, nullptr);
+  std::string streamed;
+  for (const Json& event : stream_of(kTool, events)) {
+    if (event["type"] == "content_block_delta") streamed += event["delta"]["partial_json"].get<std::string>();
+  }
+  return {whole.answer->whole(), streamed};
+}
+
+TEST(MessagesAnswer, NoNumberOfACallIsRounded) {
+  const auto [whole, streamed] =
+      call_in_both("{\"id\":\t123456789012345678901,\r\n \"x\": [0.12345678901234567890, -1E+2]}");
+  EXPECT_EQ(streamed, R"({"id":123456789012345678901, "x": [0.12345678901234567890, -1E+2]})");
+  EXPECT_NE(whole.find("\"input\":" + streamed + "}]"), std::string::npos) << whole;
+  EXPECT_TRUE(Json::accept(whole));
+}
+
+TEST(MessagesAnswer, ArgumentsThatAreNoObjectDoNotBreakIt) {
+  for (const auto& [arguments, input] : {std::pair(" \n", R"({})"),
+                                         {R"({"a": 1)", R"({"arguments": "{\"a\": 1"})"},
+                                         {R"({"a": 1}, "b": 2)", R"({"arguments": "{\"a\": 1}, \"b\": 2"})"},
+                                         {"[1]", R"({"arguments": "[1]"})"},
+                                         {R"({"a": 1e999})", R"({"arguments": "{\"a\": 1e999}"})"},
+                                         {R"({"a": "\ud83d"})", R"({"a": "\ufffd"})"}}) {
+    const auto [whole, streamed] = call_in_both(arguments);
+    EXPECT_EQ(Json::parse(whole)["content"][0]["input"], Json::parse(input)) << arguments;
+    EXPECT_EQ(Json::parse(streamed), Json::parse(input)) << arguments;
+  }
+}
+
 TEST(MessagesAnswer, StopReasons) {
   const auto reason = [](const Outcome& outcome) {
     return whole_of("\"top_k\": 1", {{.pieces = {piece("final", "x", true)}}, {.end = outcome}});

@@ -74,7 +74,7 @@ Json function_of(Fields& fields, const Json& tool, size_t index) {
 }
 
 Json choice_of(Fields& fields, const Json& choice) {
-  const std::string type = string_or(choice, "type", "");
+  std::string type = string_or(choice, "type", "");
   if (type == "auto" || type == "none") return type;
   if (type == "any") return "required";
   if (type == "tool") return {{"type", "function"}, {"function", {{"name", string_or(choice, "name", "")}}}};

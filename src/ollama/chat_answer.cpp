@@ -111,12 +111,15 @@ void ChatAnswer::add(const openai::AnswerEvent& event, std::string* lines) {
   }
   all_.content += part.content, all_.thinking += part.thinking;
   for (Call& call : part.calls) all_.calls.push_back(std::move(call));
-  all_.logprobs.insert(all_.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+  for (const Json& token : part.logprobs) logprobs_.push_back(token);
 }
 
 void ChatAnswer::finish(std::string& lines) { lines += line_of(openai::dump(line({}, true))); }
 
-std::string ChatAnswer::whole() { return openai::dump(line(all_, true)); }
+std::string ChatAnswer::whole() {
+  if (!logprobs_.empty()) all_.logprobs = logprobs_.json();
+  return openai::dump(line(all_, true));
+}
 
 void ChatAnswer::fail(const openai::ApiError& error, std::string& lines) {
   lines += line_of(ollama::error_json(error));

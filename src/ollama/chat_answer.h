@@ -11,6 +11,7 @@
 #include "openai/fields.h"
 #include "openai/logprobs.h"
 #include "openai/special_tokens.h"
+#include "openai/spliced_json.h"
 #include "openai/tool_choice.h"
 
 namespace moesaic::ollama {
@@ -61,7 +62,8 @@ class ChatAnswer : public openai::Answer {
   const Model& model_;
   openai::SpecialTokens special_;
   openai::WaitingTokens waiting_;  // with logprobs
-  Part all_;                       // not of a stream
+  Part all_;                       // not of a stream; its logprobs are in logprobs_
+  openai::ArrayText logprobs_;     // for whole()
   Paragraphs content_, thinking_;
   size_t calls_told_ = 0;  // by the lines of a stream
   bool ended_ = false, loaded_ = false;

@@ -259,6 +259,29 @@ TEST(OllamaAnswer, Whole) {
   EXPECT_EQ(json["done"], true);
 }
 
+TEST(OllamaAnswer, NoNumberOfACallIsRounded) {
+  const AnswerEvent call = {.token = SampledToken{.token = 5},
+                            .pieces = {{.channel = "commentary",
+                                        .recipient = "functions.f",
+                                        .text = "{\n\"id\": 123456789012345678901, \"x\": \"\u2028\"}",
+                                        .begins = true}}};
+  const AnswerEvent end = {.end = Outcome{.finish = FinishReason::kStop}};
+  const openai::PreparedRequest whole = prepared(prepare_chat, std::string(kHi) + ", " + kTools),
+                                streamed = prepared(prepare_chat, std::string(kHi) + ", " + kTools);
+  std::string lines;
+  for (const AnswerEvent& event : {call, end}) {
+    whole.answer->add(event, nullptr);
+    streamed.answer->add(event, &lines);
+  }
+  streamed.answer->finish(lines);
+  constexpr const char* kArguments = R"("arguments":{"id": 123456789012345678901, "x": ")";
+  EXPECT_TRUE(contains(whole.answer->whole(), kArguments)) << whole.answer->whole();
+  EXPECT_TRUE(contains(lines, kArguments)) << lines;
+  EXPECT_FALSE(openai::cuts_lines(lines)) << lines;
+  const Json json = Json::parse(lines.substr(0, lines.find('\n')));
+  EXPECT_EQ(json["message"]["tool_calls"][0]["function"]["arguments"]["x"], "\u2028");
+}
+
 TEST(OllamaAnswer, LogProbabilitiesOfTheContentsTokens) {
   const auto given = [](int32_t token, const char* channel) {
     return AnswerEvent{

@@ -104,7 +104,8 @@ struct Service {
   std::string name;                  // the model's name, as /v1/models gives it
   std::string today;                 // 2025-06-28
   std::time_t started = 0;           // when the server began
-  int max_choices = 16;              // n, times prompts
+  int max_choices = 16;              // n
+  int max_answers = 128;             // n, times prompts
   int reasoning_budget = -1;         // for requests that name none (SamplingParams)
   bool strict_fields = false;        // unknown fields are an error
   GrammarCache* grammars = nullptr;  // null: nothing is kept

@@ -126,7 +126,7 @@ void ChatAnswer::add(const AnswerEvent& event, std::string* sse) {
   take_counts(event, choice);
   if (sse == nullptr) {
     choice.content += delta.content, choice.reasoning += delta.reasoning;
-    choice.logprobs.insert(choice.logprobs.end(), delta.logprobs.begin(), delta.logprobs.end());
+    for (const Json& token : delta.logprobs) choice.logprobs.push_back(token);
     return;
   }
   if (event.read) write_progress(event, *sse);
@@ -160,7 +160,7 @@ std::string ChatAnswer::whole() {
     const Choice& choice = choices_[i];
     choices.push_back({{"index", i},
                        {"message", message_of(choice)},
-                       {"logprobs", options_.logprobs ? Json{{"content", choice.logprobs}} : Json()},
+                       {"logprobs", options_.logprobs ? Json{{"content", choice.logprobs.json()}} : Json()},
                        {"finish_reason", finish_reason(choice)}});
     if (options_.token_ids) choices.back()["token_ids"] = choice.tokens;
   }

@@ -11,6 +11,7 @@
 #include "openai/fields.h"
 #include "openai/logprobs.h"
 #include "openai/special_tokens.h"
+#include "openai/spliced_json.h"
 #include "openai/tool_choice.h"
 
 namespace moesaic::openai {
@@ -50,7 +51,7 @@ class ChatAnswer : public Answer {
     std::vector<int32_t> tokens;  // with token_ids; of a stream: not sent yet
     bool started = false;         // the role has been sent
     WaitingTokens waiting;        // with logprobs
-    Json logprobs = Json::array();
+    ArrayText logprobs;           // not of a stream
     Outcome outcome;
     int reasoning_tokens = 0;
   };

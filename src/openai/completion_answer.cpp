@@ -33,30 +33,29 @@ CompletionAnswer::CompletionAnswer(const Service& service, Options options)
     if (!options_.prompt_sizes.empty()) choice.outcome.prompt_tokens = options_.prompt_sizes[i / options_.n];
     // With log-probabilities the prompt's tokens come too, and are counted then.
     if (!options_.logprobs) choice.offset = characters(choice.text);
-    choice.logprobs = new_logprobs();
   }
 }
 
-Json CompletionAnswer::new_logprobs() const {
-  if (!options_.logprobs) return {};
-  return {{"tokens", Json::array()},
-          {"token_logprobs", Json::array()},
-          {"top_logprobs", Json::array()},
-          {"text_offset", Json::array()}};
+Json CompletionAnswer::Logprobs::json() const {
+  return {{"tokens", tokens.json()},
+          {"token_logprobs", token_logprobs.json()},
+          {"top_logprobs", top_logprobs.json()},
+          {"text_offset", text_offset.json()}};
 }
 
 // known: the token has a log-probability; a text's first one has none.
 void CompletionAnswer::add_logprob(const SampledToken& token, bool known, Choice& choice) const {
-  const std::string text = utf8_lossy(model_.detokenize({&token.token, 1}));
+  const std::string bytes = model_.detokenize({&token.token, 1}), text = utf8_lossy(bytes);
   Json top = Json::object();
   for (const auto& [id, logprob] : token.logprobs.top)
     top[utf8_lossy(model_.detokenize({&id, 1}))] = finite_logprob(logprob);
   top.emplace(text, finite_logprob(token.logprobs.logprob));  // also where others are likelier
-  choice.logprobs["tokens"].push_back(text);
-  choice.logprobs["token_logprobs"].push_back(known ? Json(finite_logprob(token.logprobs.logprob)) : Json());
-  choice.logprobs["top_logprobs"].push_back(known ? std::move(top) : Json());
-  choice.logprobs["text_offset"].push_back(choice.offset);
-  choice.offset += characters(text);
+  choice.logprobs.tokens.push_back(text);
+  choice.logprobs.token_logprobs.push_back(known ? Json(finite_logprob(token.logprobs.logprob)) : Json());
+  if (!known) top = nullptr;
+  choice.logprobs.top_logprobs.push_back(top);
+  choice.logprobs.text_offset.push_back(choice.offset);
+  choice.offset += characters(bytes);  // a character counts with its first byte's token
 }
 
 // The token that ends the text is not part of it; one that began a character is, once the text shows it.
@@ -80,7 +79,7 @@ Json CompletionAnswer::choice_json(int index) const {
   const FinishReason finish = choice.outcome.finish;
   Json json = {{"index", index},
                {"text", choice.text},
-               {"logprobs", choice.logprobs},
+               {"logprobs", options_.logprobs ? choice.logprobs.json() : Json()},
                {"finish_reason", finish == FinishReason::kNone     ? Json()
                                  : finish == FinishReason::kLength ? Json("length")
                                                                    : Json("stop")}};
@@ -117,7 +116,7 @@ void CompletionAnswer::add(const AnswerEvent& event, std::string* sse) {
   choice.begun = true;
   choice.text.clear();
   choice.tokens.clear();
-  choice.logprobs = new_logprobs();
+  choice.logprobs = {};
 }
 
 void CompletionAnswer::finish(std::string& sse) {

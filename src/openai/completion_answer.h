@@ -6,6 +6,7 @@
 
 #include "openai/answer.h"
 #include "openai/fields.h"
+#include "openai/spliced_json.h"
 
 namespace moesaic::openai {
 
@@ -32,9 +33,13 @@ class CompletionAnswer : public Answer {
   Usage usage() const override;
 
  private:
-  struct Choice {      // NOLINT(bugprone-exception-escape): nlohmann's move asserts
+  struct Logprobs {
+    ArrayText tokens, token_logprobs, top_logprobs, text_offset;
+    Json json() const;
+  };
+  struct Choice {
     std::string text;  // a stream's: only what its next chunk brings
-    Json logprobs;
+    Logprobs logprobs;
     std::vector<SampledToken> pending;  // not yet shown as text
     size_t offset = 0;                  // characters, of the next token's text
     std::vector<int32_t> tokens;        // with token_ids; of a stream: what its next chunk brings
@@ -42,7 +47,6 @@ class CompletionAnswer : public Answer {
     Outcome outcome;
   };
 
-  Json new_logprobs() const;
   void take_logprobs(const AnswerEvent& event, Choice& choice) const;
   void add_logprob(const SampledToken& token, bool known, Choice& choice) const;
   void take_answer(const AnswerEvent& event, Choice& choice) const;

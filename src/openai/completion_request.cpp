@@ -71,8 +71,8 @@ void read_prompts(Fields& fields, const Service& service, CompletionRequest& r) 
   const Json* prompt = fields.find("prompt");
   if (prompt == nullptr) return fields.refuse("prompt", "is missing");
   if (!is_list_of_prompts(*prompt)) return add_prompt(*prompt, fields, service, r);
-  if (prompt->size() * r.n > static_cast<size_t>(service.max_choices))
-    return fields.refuse("prompt", fmt::format("more than {} answers in one request", service.max_choices));
+  if (prompt->size() * r.n > static_cast<size_t>(service.max_answers))
+    return fields.refuse("prompt", fmt::format("more than {} answers in one request", service.max_answers));
   for (const Json& one : *prompt) add_prompt(one, fields, service, r);
 }
 

@@ -103,6 +103,16 @@ TEST(ResponsesItems, AnItemIsRefusedByItsIndex) {
   }
 }
 
+TEST(ResponsesItems, AnOutputIsThere) {
+  const Json call = {{"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", "{}"}};
+  for (const char* type : {"function_call_output", "custom_tool_call_output"}) {
+    for (const Json& output : {Json{{"type", type}, {"call_id", "c"}},
+                               Json{{"type", type}, {"call_id", "c"}, {"output", nullptr}}})
+      EXPECT_EQ(error_of(ask({message("user", "go"), call, output})).message,
+                "input: item 2: output is missing");
+  }
+}
+
 TEST(ResponsesItems, OutputsFindTheirTool) {
   const auto told = [](const char* items) {
     return prompt_of(prepare_response(

@@ -88,6 +88,19 @@ TEST(ChatRequest, ReadsSampling) {
   EXPECT_TRUE(prepared.stream);
 }
 
+// Each step goes through all of them.
+TEST(ChatRequest, BoundsBiases) {
+  Json pairs = Json::array(), named = Json::object();
+  for (int i = 0; i < 1024; ++i) pairs.push_back({i % 4, 1}), named[std::to_string(i)] = 1;
+  const auto bias = [](const Json& value) {
+    return prepare_chat(chat(R"("logit_bias": )" + value.dump()), service());
+  };
+  EXPECT_EQ(prepared_of(bias(pairs)).requests[0].sampling.logit_bias.size(), 4u);
+  EXPECT_EQ(prepared_of(bias(named)).requests[0].sampling.logit_bias.size(), 1024u);
+  pairs.push_back({0, 1}), named["1024"] = 1;
+  for (const Json& value : {pairs, named}) EXPECT_EQ(std::get<ApiError>(bias(value)).param, "logit_bias");
+}
+
 TEST(ChatRequest, NamesTheWrongField) {
   const std::pair<const char*, const char*> kWrong[] = {
       {"temperature", R"("temperature": "hot")"},
@@ -329,6 +342,14 @@ TEST(CompletionRequest, Prompts) {
     EXPECT_EQ(error_of(prepare_completion(std::string(R"({"prompt": )") + wrong + "}", service())).param,
               "prompt")
         << wrong;
+  const auto many = [](int prompts) {
+    std::string list = R"(["a")";
+    for (int i = 1; i < prompts; ++i) list += R"(, "a")";
+    return list + "]";
+  };
+  EXPECT_EQ(count((many(64) + R"(, "n": 2)").c_str()), 128u);
+  for (const std::string& body : {many(129), many(65) + R"(, "n": 2)"})
+    EXPECT_EQ(error_of(prepare_completion(R"({"prompt": )" + body + "}", service())).param, "prompt");
 }
 
 TEST(CompletionAnswer, APromptCountsOnceForAllItsChoices) {

@@ -406,6 +406,15 @@ TEST(Requests, SpecialTokensOfACompletionsPrompt) {
   EXPECT_GT(count(R"(, "parse_special": false)"), 1u);
 }
 
+// Some thousand bytes of ids are text of many megabytes.
+TEST(TokenRequests, BoundWhatIsMadeText) {
+  const auto detokenized = [](size_t count) {
+    return detokenize(Json{{"tokens", std::vector<int>(count, 1)}}.dump(), service());
+  };
+  EXPECT_TRUE(std::holds_alternative<TokenAnswer>(detokenized(1 << 18)));
+  EXPECT_EQ(std::get<ApiError>(detokenized((1 << 18) + 1)).param, "tokens");
+}
+
 TEST(TokenRequests, AreThoseOfTheChat) {
   const std::string body =
       R"({"messages": [{"role": "user", "content": "hi"}], "reasoning": {"effort": "high"}, "max_tokens": 3,

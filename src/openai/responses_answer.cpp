@@ -34,7 +34,7 @@ Json ResponsesAnswer::part_json(const Item& item) {
   return {{"type", "output_text"},
           {"text", item.text},
           {"annotations", Json::array()},
-          {"logprobs", item.logprobs}};
+          {"logprobs", item.logprobs.json()}};
 }
 
 Json ResponsesAnswer::call_json(const Item& item) {
@@ -46,18 +46,18 @@ Json ResponsesAnswer::call_json(const Item& item) {
 
 Json ResponsesAnswer::item_json(const Item& item) const {
   if (item.kind == Kind::kCall) return call_json(item);
-  const Json content = item.text.empty() ? Json::array() : Json::array({part_json(item)});
+  Json content = item.text.empty() ? Json::array() : Json::array({part_json(item)});
   if (item.kind == Kind::kReasoning) {
     Json json = {{"type", "reasoning"},
                  {"id", item.id},
                  {"summary", Json::array()},
-                 {"content", content},
+                 {"content", std::move(content)},
                  {"status", item.status}};
     if (options_.encrypted_reasoning) json["encrypted_content"] = seal_reasoning(item.text);
     return json;
   }
   return {{"type", "message"},   {"id", item.id},         {"role", "assistant"},
-          {"phase", item.phase}, {"status", item.status}, {"content", content}};
+          {"phase", item.phase}, {"status", item.status}, {"content", std::move(content)}};
 }
 
 void ResponsesAnswer::emit(const char* type, const Json& data, std::string& sse) {
@@ -116,7 +116,7 @@ void ResponsesAnswer::close(const char* status, std::string* sse) {
   } else {
     const bool reasoning = item.kind == Kind::kReasoning;
     Json done = {{"text", item.text}};
-    if (!reasoning) done["logprobs"] = item.logprobs;
+    if (!reasoning) done["logprobs"] = item.logprobs.json();
     emit_item(reasoning ? "response.reasoning_text.done" : "response.output_text.done", done, sse);
     emit_item("response.content_part.done", {{"part", part_json(item)}}, sse);
   }
@@ -128,7 +128,7 @@ Json ResponsesAnswer::take_logprobs(const TextPiece& piece) {
   Json added = Json::array();
   const bool shows = options_.logprobs && kind_of(piece) == Kind::kMessage;
   for (const SampledToken& token : std::exchange(pending_, {})) {
-    if (shows) added.push_back(chat_logprob(model_, token));
+    if (shows) added.push_back(spliced(dump(chat_logprob(model_, token))));
   }
   for (const Json& one : added) items_.back().logprobs.push_back(one);
   return added;

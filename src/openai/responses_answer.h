@@ -9,6 +9,7 @@
 #include "openai/answer.h"
 #include "openai/fields.h"
 #include "openai/special_tokens.h"
+#include "openai/spliced_json.h"
 #include "openai/tool_choice.h"
 
 namespace moesaic::openai {
@@ -44,7 +45,7 @@ class ResponsesAnswer : public Answer {
     Paragraphs messages;    // the model's messages in it: neighbours of one kind are one item
     FunctionName function;  // a call's
     const char* status = "in_progress";
-    Json logprobs = Json::array();  // a message's tokens
+    ArrayText logprobs;  // a message's tokens
   };
 
   Kind kind_of(const TextPiece& piece) const;

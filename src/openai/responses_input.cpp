@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/strings.h"
 #include "openai/sealed_reasoning.h"
 #include "openai/sse.h"
 #include "openai/tool_choice.h"
@@ -37,11 +37,6 @@ constexpr std::array<std::string_view, 7> kSummarised = {
 constexpr std::array<std::string_view, 8> kUnsaid = {"type",   "id",           "call_id",      "status",
                                                      "caller", "container_id", "server_label", "fingerprint"};
 constexpr std::string_view kCall = "_call", kOutput = "_call_output";
-
-template <size_t N>
-bool is_one_of(const std::array<std::string_view, N>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 // A list of parts, with notes for what the model cannot read.
 Json readable(const Json& parts) {
@@ -173,7 +168,10 @@ class InputReader {
   // name: where no call is known.
   bool output(const Json& item, const std::string& name) {
     unanswered_.clear();
-    const std::string id = id_of(item);
+    const std::string id = id_of(item), type = string_or(item, "type", "");
+    if ((type == "function_call_output" || type == "custom_tool_call_output") &&
+        member(item, "output").is_null())
+      return note(invalid("output is missing"));
     if (name.empty() && !builder_.has_call(id))
       return note(
           invalid("an output for the call '{}', which is not in the input before it: send the call too, "
@@ -227,6 +225,7 @@ std::string place_of(size_t index, size_t first) {
 }
 
 std::string why_not(const Json& item, const std::string& place) {
+  if (!item.is_object()) return fmt::format("{}: an item is an object", place);
   const std::string type = string_or(item, "type", "?").substr(0, 40);
   if (is_reference(item))
     return fmt::format(

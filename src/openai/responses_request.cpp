@@ -120,9 +120,10 @@ Json echo_of(const Json& root, const ResponsesRequest& r) {
     const auto at = root.find(key);
     return at == root.end() || at->is_null() ? otherwise : *at;
   };
+  const Json metadata = given("metadata", {});
   return {{"instructions", given("instructions", {})},
           {"max_output_tokens", given("max_output_tokens", {})},
-          {"metadata", given("metadata", Json::object())},
+          {"metadata", metadata.is_object() ? metadata : Json::object()},
           {"parallel_tool_calls", given("parallel_tool_calls", true)},
           {"previous_response_id", given("previous_response_id", {})},
           {"reasoning", {{"effort", effort_name(r.thinking.effort)}, {"summary", nullptr}}},

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMaxStops = 64, kMaxStopBytes = 512;
 constexpr int kMaxTopK = 1 << 20;
-constexpr size_t kMaxStopTokens = 256, kMaxAllowedTokens = 1 << 18;
+constexpr size_t kMaxStopTokens = 256, kMaxAllowedTokens = 1 << 18, kMaxBiases = 1024;
 constexpr size_t kMaxBadWords = 128, kMaxBadWordBytes = 128;
 constexpr float kNever = -1e4F;   // a bias
 constexpr int32_t kNoToken = -1;  // as the only stop token: none
@@ -52,6 +52,8 @@ std::optional<int32_t> token_of_key(const std::string& key, int vocab) {
 void read_logit_bias(Fields& fields, int vocab, SamplingParams& sampling) {
   const Json* bias = fields.find("logit_bias");
   if (bias == nullptr) return;
+  if (bias->size() > kMaxBiases)
+    return fields.refuse("logit_bias", fmt::format("names more than {} tokens", kMaxBiases));
   if (bias->is_object()) {
     for (const auto& [key, value] : bias->items())
       add_bias(fields, key, token_of_key(key, vocab), value, sampling, vocab);

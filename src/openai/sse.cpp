@@ -5,10 +5,6 @@
 
 namespace moesaic::openai {
 
-std::string dump(const text::OrderedJson& json) {
-  return json.dump(-1, ' ', false, text::OrderedJson::error_handler_t::replace);
-}
-
 std::string one_line(std::string json) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBreaks = {
       {{"\xC2\x85", "\\u0085"}, {"\xE2\x80\xA8", "\\u2028"}, {"\xE2\x80\xA9", "\\u2029"}}};

@@ -4,12 +4,10 @@
 #include <string>
 #include <string_view>
 
-#include "text/limited_json.h"
+#include "openai/spliced_json.h"
 
 namespace moesaic::openai {
 
-// Bytes that are not UTF-8 become U+FFFD.
-std::string dump(const text::OrderedJson& json);
 // JSON in which U+0085, U+2028 and U+2029 are escaped. They are allowed in it, but clients that split a
 // stream's lines as Python's str.splitlines does would cut it there; the other characters that it cuts at are
 // escaped in all JSON.

@@ -15,6 +15,8 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
+constexpr size_t kMostTokens = 1 << 18;  // to be made text: twice the longest context
+
 // Without meaning where fields refuse.
 Result<Tokens> chat_tokens(Fields& fields, const Json& root, const Service& service) {
   ASSIGN_OR_RETURN(const Conversation conversation, chat_conversation(fields, root, service));
@@ -24,7 +26,7 @@ Result<Tokens> chat_tokens(Fields& fields, const Json& root, const Service& serv
 
 Result<Tokens> tokens_of(Fields& fields, const Json& root, const Service& service) {
   std::string text;
-  bool special = false;
+  bool special = true;  // as completions, vLLM and llama.cpp read a prompt
   fields.read("content", text);
   fields.read("prompt", text);
   fields.read("parse_special", special);
@@ -71,8 +73,10 @@ TokenAnswerOrError detokenize(std::string_view body, const Service& service) {
   UnknownFields unknown = check_fields(root.value(), detokenize_fields(), service.strict_fields, fields);
   if (!fields.ok()) return *fields.refusal();
   const Json* list = fields.find("tokens");
-  const ApiError wrong{.message = "tokens: must be an array of token ids", .param = "tokens"};
+  ApiError wrong{.message = "tokens: must be an array of token ids", .param = "tokens"};
   if (list == nullptr || !list->is_array()) return wrong;
+  if (list->size() > kMostTokens)
+    return ApiError{.message = fmt::format("tokens: must be up to {}", kMostTokens), .param = "tokens"};
   Tokens tokens;
   for (const Json& id : *list) {
     const std::optional<int32_t> token = token_id(id, service.model.vocab());

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "openai/sampling_fields.h"
-#include "openai/sse.h"
+#include "openai/spliced_json.h"
 #include "text/conversation_builder.h"
 #include "text/harmony_json.h"
 
@@ -230,8 +230,12 @@ std::string arguments_text(const std::string& text) {
 }
 
 Json arguments_object(const std::string& text) {
-  const Result<Json> json = text::parse_ordered_json(arguments_text(text), "arguments");
-  return json.ok() && json.value().is_object() ? json.value() : Json{{"arguments", text}};
+  std::string json = arguments_text(text);
+  const Result<Json> read = text::parse_ordered_json(json, "arguments");
+  if (!read.ok() || !read.value().is_object()) return Json{{"arguments", text}};
+  if (!Json::accept(json)) return read.value();  // an escape of half a surrogate pair is mended
+  std::erase_if(json, [](char c) { return c == '\n' || c == '\r' || c == '\t'; });  // only between values
+  return spliced(json);
 }
 
 Callable::Callable(const Tools& tools) {

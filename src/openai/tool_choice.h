@@ -59,8 +59,8 @@ std::string arguments_text(const std::string& text);
 // A call's arguments in parts for a stream, a few words each and in whole characters: clients show what they
 // have of an object. At least one.
 std::vector<std::string> arguments_in_parts(const std::string& text);
-// A call's arguments for APIs that give them as an object. Where the model wrote something else, it is one
-// that holds that text.
+// A call's arguments for APIs that give them as an object: the model's text, so that no number is rounded
+// (see spliced()). Where the model wrote something else, it is an object that holds that text.
 Json arguments_object(const std::string& text);
 
 // The functions that an answer may call, by the client's names. What an answer says to anyone else is no

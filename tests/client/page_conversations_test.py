@@ -74,6 +74,20 @@ class Conversations(Case):
         self.ask("second", "whole")
         self.assertEqual(self.text(".assistant .body"), "whole")
 
+    def test_a_cut_off_answer_is_opened_from_the_list(self):
+        for kept, text in (({}, "half"), ({"unsent": True, "content": ""}, "sent at last")):
+            self.ask("one", "half")
+            self.in_another_tab(f"const node = conversation.nodes[conversation.leaf]; delete node.finish; Object.assign(node, {json.dumps(kept)})")
+            self.load()
+            self.stub.answers.append({"content": "sent at last"})
+            self.click("#list .open")
+            self.until(f"$('.assistant .body')?.innerText === {text!r} && $('#send').dataset.name === 'send'")
+            self.assertEqual("Cut off when the page was left" in self.text(".assistant .foot"), not kept)
+            self.assertEqual(self.count(".go-on"), 0 if kept else 1)
+            self.stub.answers.clear()
+            self.menu("#more", "Delete")
+            self.until_titles([])
+
     def test_a_prompt_that_is_read_shows_it(self):
         progress = {"total": 40000, "cache": 8000, "processed": 16000, "time_ms": 4000}
         for stops in (False, True):
@@ -134,8 +148,12 @@ class Conversations(Case):
         self.assertEqual(self.messages()[1], ("assistant", "better"))
         self.value("$$('.user .tools [aria-label=\"Delete from here\"]')[1].click()")
         self.until("$$('.message').length === 2")
+        self.ask("four", "4")
         self.click("#toast button")
         self.until("$$('.message').length === 6")
+        self.assertEqual(self.value("$$('.user .branches span').map(b => b.innerText)"), ["1 / 2"])
+        self.click(".user .branches button:last-child")
+        self.until("$$('.message .body').at(-1).innerText === '4'")
 
     def test_up_edits_the_last_message(self):
         self.ask("one", "1")
@@ -163,6 +181,11 @@ class Conversations(Case):
         self.page.press(*ENTER)
         self.until_titles(["Felines", "about dogs"])
         self.assertEqual(self.text("#title"), "Felines")
+        self.value("(() => { $('#search').value = 'bark'; $('#search').dispatchEvent(new Event('input')) })()")
+        self.menu("#more", "Rename")    # the search hides its row
+        self.assertEqual(self.value("document.activeElement.value"), "Felines")
+        self.page.press(*ESCAPE)
+        self.until_titles(["Felines", "about dogs"])
         self.menu("#list .current .round", "Delete")
         self.until_titles(["about dogs"])
         self.assertEqual(self.count(".message"), 0)
@@ -247,8 +270,15 @@ class Conversations(Case):
         self.ask("fine", "1")
         self.ask("far too long", status=400, message="the prompt is longer than the context", code="context_length_exceeded")
         self.assertIn("Not sent: the prompt is longer", self.text(".user .foot"))
+        self.until("$('#said').textContent.startsWith('the prompt is longer')")
         self.ask("short", "2")
         self.assertEqual(self.messages(), [("user", "fine"), ("assistant", "1"), ("user", "short")])
+        # A gateway that has a text for an error.
+        self.value("globalThis.asks = fetch; globalThis.fetch = (...what) => what[1]?.method === 'POST'"
+                   " ? Promise.resolve(new Response('{\"error\": \"rate limited\"}', {status: 429})) : asks(...what)")
+        self.ask("three")
+        self.value("globalThis.fetch = asks")
+        self.assertIn("Not sent: rate limited", self.text(".user .foot"))
         self.ask("four", status=503, message="the model is being loaded")
         self.stub.answers.append({"content": "at last"})
         self.value("$$('.user .tools [aria-label=\"Send again\"]').at(-1).click()")
@@ -307,21 +337,89 @@ class Conversations(Case):
         self.ask("two", "2")
         self.assertEqual(self.messages(), [("user", "one"), ("assistant", "as far as this"), ("user", "two")])
 
+    def in_another_tab(self, change):
+        """Another tab of this page changes `conversation`, saves it, and says so."""
+        self.value(f"""new Promise(done => indexedDB.open('moesaic').onsuccess = event => {{
+            const store = event.target.result.transaction('conversations', 'readwrite').objectStore('conversations');
+            store.getAll().onsuccess = found => {{
+              const [conversation] = found.target.result;
+              {change};
+              store.put(conversation).onsuccess = () => {{
+                new BroadcastChannel('moesaic').postMessage(conversation.id);
+                event.target.result.close();
+                done();
+              }};
+            }};
+        }})""")
+
     def test_two_tabs(self):
         self.ask("one", "1")
-        # Another tab of this page saves, and says so.
-        self.value("""new Promise(done => indexedDB.open('moesaic').onsuccess = event => {
-            const store = event.target.result.transaction('conversations', 'readwrite').objectStore('conversations');
-            store.getAll().onsuccess = found => {
-              const [conversation] = found.target.result;
-              store.put({...conversation, title: 'from another tab'}).onsuccess = () => {
-                new BroadcastChannel('moesaic').postMessage(conversation.id);
-                done();
-              };
-            };
-        })""")
+        self.in_another_tab("conversation.title = 'from another tab'")
         self.until_titles(["from another tab"])
         self.until("$('#title').textContent === 'from another tab'")
+
+    def test_two_tabs_send(self):
+        gate = threading.Event()
+        self.addCleanup(gate.set)
+        self.stub.answers.append({"deltas": [{"content": "half"}, {"content": " whole"}], "between": gate})
+        self.type("one")
+        self.page.press(*ENTER)
+        self.until("$('.assistant .body')?.innerText === 'half' && $$('#list .open').length")
+        self.in_another_tab("conversation.nodes.other = {id: 'other', parent: conversation.leaf, time: Date.now(), role: 'user', content: 'two'};"
+                            "conversation.nodes[conversation.leaf].content = 'old'; conversation.leaf = 'other'")
+        self.until("$$('.user .body').at(-1).innerText === 'two'")
+        gate.set()
+        self.idle("one")
+        self.reload()
+        self.assertEqual(self.value("$$('.message .body').map(b => b.innerText)"), ["one", "half whole", "two"])
+
+    def test_a_text_that_is_written_outlasts_another_tab(self):
+        self.ask("one", "1")
+        self.value("$('.user .tools [aria-label=Edit]').click()")
+        self.value("$('.editor textarea').value = 'uno'")
+        self.in_another_tab("conversation.nodes[conversation.leaf].content = '1 and more'")
+        self.until("$('.assistant .body').innerText === '1 and more'")
+        self.stub.answers.append({"content": "I"})
+        self.click(".editor .main")
+        self.until("$$('.assistant .body').at(-1)?.innerText === 'I' && $('#send').dataset.name === 'send'")
+        self.assertEqual(self.messages(), [("user", "uno")])
+        self.click(".user .branches button:first-child")
+        self.until("$$('.assistant .body').at(-1).innerText === '1 and more'")
+
+    def test_presets_of_another_tab_stay(self):
+        self.value("localStorage.setItem('moesaic.presets', JSON.stringify({theirs: {system: 'x'}}))")
+        self.value("$('#preset-name').value = 'mine'")
+        self.click("#preset-save")
+        self.assertEqual(self.value("$$('#preset option').map(o => o.value)"), ["", "mine", "theirs"])
+
+    def test_what_is_deleted_while_it_is_answered_stays_so(self):
+        for item in ("Delete", "all"):
+            gate = threading.Event()
+            self.addCleanup(gate.set)
+            self.stub.answers.append({"content": "half", "gate": gate})
+            self.type(item)
+            self.page.press(*ENTER)
+            self.until("$('.assistant .body')?.innerText === 'half' && $$('#list .open').length")
+            if item == "all":
+                self.click("#delete-all")
+            else:
+                self.menu("#more", item)
+            self.until_titles([])
+            gate.set()
+            self.until("$('#send').dataset.name === 'send'")
+            self.reload()
+            self.assertEqual(self.titles(), [])
+        self.stub.answers.append({"content": "half", "gate": threading.Event()})
+        self.type("back")
+        self.page.press(*ENTER)
+        self.until("$('.assistant .body')?.innerText === 'half'")
+        self.menu("#more", "Delete")
+        self.until("!$('#toast').hidden")
+        self.click("#toast button")
+        self.until_titles(["back"])
+        self.reload()
+        self.assertEqual((self.titles(), self.text(".assistant .body")), (["back"], "half"))
+        self.assertIn("Stopped", self.text(".assistant .foot"))
 
     def test_calls(self):
         calls = [{"index": i, "id": f"c{i}", "function": {"name": "f", "arguments": f'{{"i": {i}}}'}} for i in (0, 1)]
@@ -329,6 +427,8 @@ class Conversations(Case):
         self.assertEqual(self.value("$$('.call code').map(c => c.innerText)"), ['f({"i": 0})', 'f({"i": 1})'])
         self.page.type("first")
         self.page.press(*ENTER)
+        self.until("$$('.call textarea').length === 1")
+        self.reload()
         self.until("$$('.call textarea').length === 1")
         self.stub.answers.append({"content": "both"})
         self.page.type("second")

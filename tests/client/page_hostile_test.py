@@ -91,6 +91,28 @@ class Hostile(Case):
         self.ask("hello", "fine")
         self.assertEqual((self.text(".assistant .body"), self.stub.bodies[-1]["reasoning_effort"]), ("fine", "high"))
 
+    def test_a_database_without_room(self):
+        origin = self.url.rstrip("/")
+        self.page.call("Storage.overrideQuotaForOrigin", origin=origin, quotaSize=100_000)
+        self.addCleanup(self.page.call, "Storage.overrideQuotaForOrigin", origin=origin)
+        self.value("""(() => {
+          const data = new DataTransfer(), digits = Array.from({length: 2e6}, () => Math.random().toString(36)[3]);
+          data.setData('text/plain', digits.join(''));
+          $('#message').dispatchEvent(new ClipboardEvent('paste', {clipboardData: data, bubbles: true, cancelable: true}));
+        })()""")
+        self.until("$$('#files .chip').length === 1")
+        self.ask("hello", "fine")
+        self.until("$('#notice').textContent.includes('no room for more conversations')")
+
+    def test_a_database_that_is_cleared(self):
+        self.ask("one", "1")
+        self.page.call("Storage.clearDataForOrigin", origin=self.url.rstrip("/"), storageTypes="indexeddb")
+        self.value("$('#new').click()")
+        self.ask("two", "2")
+        self.reload()
+        self.assertEqual(self.value("$$('#list .open').map(b => b.textContent)"), ["two"])
+        self.assertEqual(self.text(".assistant .body"), "2")
+
     def test_a_browser_without_storage(self):
         source = "for (const name of ['localStorage', 'sessionStorage', 'indexedDB']) Object.defineProperty(globalThis, name, " \
                  "{get() { throw new DOMException('denied', 'SecurityError'); }});"

@@ -132,6 +132,39 @@ class Markdown(Case):
         self.assertIn("Costs $5 and $10", self.text(body))
         self.assertIn('\treturn "tab"', self.value(f"$('{body}pre').textContent"))
 
+    def test_addresses_are_escaped_once(self):
+        self.ask("links", "https://e.com/?a=1&b=2 <https://e.org/?a=1&b=2> www.e.net/?a=1&b=2 [x](https://e.com/?c&d \"A & B's\") ![A & \"B\"](https://e.com/p)")
+        self.assertEqual(self.attribute("a", "href"), ["https://e.com/?a=1&b=2", "https://e.org/?a=1&b=2", "http://www.e.net/?a=1&b=2",
+                                                       "https://e.com/?c&d", "https://e.com/p"])
+        self.assertEqual(self.value("$$('.assistant .body a').map(a => a.textContent)"),
+                         ["https://e.com/?a=1&b=2", "https://e.org/?a=1&b=2", "www.e.net/?a=1&b=2", "x", '🖼 A & "B"'])
+        self.assertEqual(self.attribute("a[title]", "title"), ["A & B's"])
+
+    def test_what_is_nested_too_deep_is_plain_text(self):
+        formulas = ["$$" + "\\sqrt{" * depth + "1" + "}" * depth + "$$" for depth in (160, 571)]
+        self.ask("formulas", " and ".join(["$x$", *formulas, "after"]))
+        self.until("$('.katex')")
+        self.assertEqual(self.value("$$('.formula').map(f => !!f.querySelector('.katex'))"), [True, False, False])
+        self.assertIn("after", self.text(".assistant .body"))
+        for deltas in ([{"content": "start\n\n"}, {"content": "> " * 5000}, {"content": "x\n\nend"}], [{"content": "> " * 5000}]):
+            self.ask("quotations", deltas=deltas)
+            self.assertIn("> > > >", self.text(".assistant .body"))
+        self.assertEqual(self.count(".assistant .plain-text"), 2)
+        self.reload()
+        self.assertEqual(self.count(".message"), 6)
+        self.ask("and then", "*fine*")
+        self.assertEqual(self.text(".assistant .body"), "fine")
+
+    def test_right_to_left(self):
+        self.ask("שלום, one", "שלום עולם\n\nleft\n\n- אחת\n- שתיים\n\n```c\nint x; // שלום\n```\n\n| א | b |\n|---|--:|\n| ג | d |\n")
+        sides = "$$('.assistant .body :is(p, li)').map(e => { const r = document.createRange(); r.selectNodeContents(e); const t = r.getBoundingClientRect();" \
+                "const b = $('.assistant .body').getBoundingClientRect(); return t.left - b.left < b.right - t.right ? 'left' : 'right' })"
+        self.assertEqual(self.value(sides), ["right", "left", "right", "right"])
+        self.assertEqual(self.value("['.user .body', '#title', '#list .open', '.assistant ul', '.assistant table', '.assistant pre']"
+                                    ".map(s => getComputedStyle($(s)).direction)"), ["rtl"] * 5 + ["ltr"])
+        self.type("שלום")
+        self.assertEqual(self.value("getComputedStyle($('#message')).direction"), "rtl")
+
     def test_copy(self):
         self.value("navigator.clipboard.writeText = async text => { globalThis.copied = text }")
         self.ask("code", "Look:\n\n```c\nint x;\n```\n")

@@ -1,6 +1,6 @@
 """The page in surroundings that are not as on its author's machine: a proxy that places it in a folder, the browser's Back, a server
-that comes back with another model, files that do not arrive, a screen as narrow as the smallest. Exit status 77 where there is
-no Chromium."""
+that comes back with another model, files that do not arrive, input methods, a Mac's keyboard, a screen as narrow as the
+smallest. Exit status 77 where there is no Chromium."""
 
 import json
 import pathlib
@@ -141,6 +141,49 @@ class Surroundings(Case):
         for size in (1, 3, 7):
             self.ask(f"in pieces of {size}", deltas=[{"content": text[:9]}, {"content": text[9:]}], pieces=size)
             self.assertEqual(self.text(".assistant .body").split(), text.replace("`", "").replace("- ", "").split())
+
+    def key(self, selector, **fields):
+        """A key that the test makes itself, as an input method does."""
+        self.value(f"$({selector!r}).dispatchEvent(new KeyboardEvent('keydown', {{bubbles: true, cancelable: true, ...{json.dumps(fields)}}}))")
+
+    def test_keys_of_input_methods_do_nothing_else(self):
+        self.ask("one", "1")
+        self.type("two")
+        self.value("$('.user .tools [aria-label=Edit]').click()")
+        self.menu("#list .current .round", "Rename")
+        gate = threading.Event()
+        self.addCleanup(gate.set)
+        for fields in ({"isComposing": True}, {"keyCode": 229}):
+            for selector in ("#message", ".editor textarea", "#list input"):
+                for key in ("Enter", "Escape"):
+                    self.key(selector, key=key, **fields)
+        self.assertEqual((self.count(".message"), self.count(".editor"), self.count("#list input")), (2, 1, 1))
+        self.stub.answers.append({"content": "2", "gate": gate})
+        self.value("$('#message').focus()")
+        self.page.press(*ENTER)
+        self.until("$('#send').dataset.name === 'stop'")
+        self.key("#message", key="Escape", keyCode=229)
+        gate.set()
+        self.idle("two")
+        self.assertEqual(self.count(".trouble"), 0)
+
+    def test_option_writes_letters_on_a_mac(self):
+        agent = self.value("navigator.userAgent")
+        for platform, open_ in (("MacIntel", False), ("Linux x86_64", True)):
+            self.page.call("Emulation.setUserAgentOverride", userAgent=agent, platform=platform)
+            self.reload()
+            self.key("#message", key="ś", code="KeyS", altKey=True)
+            self.assertEqual(self.value("$('#settings').open"), open_)
+            self.value("$('#settings').close()")
+        self.page.call("Emulation.setUserAgentOverride", userAgent=agent)
+
+    def test_an_api_key_that_no_header_can_carry(self):
+        self.value("$('#api-key').value = 'schlüssel', $('#api-key').dispatchEvent(new Event('change'))")
+        self.value("$('#api-key').value = 'ключ', $('#api-key').dispatchEvent(new Event('change'))")
+        self.assertIn("no API key", self.value("$('#api-key').validationMessage"))
+        self.assertEqual(self.value("sessionStorage.getItem('moesaic.key')"), "schlüssel")
+        self.ask("one", "1")
+        self.assertEqual(self.text(".assistant .body"), "1")
 
     def test_a_screen_of_280_pixels(self):
         self.page.call("Emulation.setDeviceMetricsOverride", width=280, height=600, deviceScaleFactor=2, mobile=True)

@@ -1,5 +1,5 @@
 // Answers in flight: one for each conversation, which goes on while another conversation is shown.
-import {streamChat, untilLoaded} from "./api.js";
+import {messageOf, streamChat, untilLoaded} from "./api.js";
 import {add, sent} from "./conversation.js";
 import {instructionsOf} from "./instructions.js";
 import {requestOf} from "./request.js";
@@ -41,11 +41,21 @@ export class Answer {
     this.count = 0;         // chunks with text
     this.reading = null;    // the server's last prompt_progress
     this.saved = this.start;
+    this.dropped = false;   // the conversation has been deleted, and is not saved again
     running.set(conversation.id, this);
   }
 
   stop() {
     this.controller.abort();
+  }
+
+  drop() {
+    this.dropped = true;
+    this.stop();
+  }
+
+  async save() {
+    if (!this.dropped) await save(this.conversation).catch(() => {});
   }
 
   // Counts are the server's. tokens: of the last request alone; before: those of the requests that it continues. A chunk may
@@ -59,7 +69,7 @@ export class Answer {
   }
 
   take(chunk) {
-    if (chunk.error) throw new Error(chunk.error.message);
+    if (chunk.error) throw new Error(messageOf(chunk.error));
     if (chunk.usage) this.usage = chunk.usage;
     if (chunk.prompt_progress) this.takeProgress(chunk.prompt_progress);
     const choice = chunk.choices?.[0];
@@ -100,7 +110,7 @@ export class Answer {
     if (this.last.time - this.saved < SAVE_EVERY) return;
     this.saved = this.last.time;
     this.view?.showSummary(this.stats());
-    save(this.conversation).catch(() => {});
+    this.save();
   }
 
   // A request that is refused before there is a token leaves no answer behind; the message says why it was not sent.
@@ -134,7 +144,7 @@ export class Answer {
   // The message is kept, over a reload of the page too, and sent when the model is there.
   async waitForModel() {
     if (!this.continues) this.node.unsent = true;
-    await save(this.conversation).catch(() => {});
+    await this.save();
     await untilLoaded(this.controller.signal, message => this.view?.showWaiting(`Sent when it is ready: ${message}`));
     delete this.node.unsent;
     this.view?.showWaiting("");
@@ -151,7 +161,7 @@ export class Answer {
     delete this.node.unsent;
     if (this.count || this.reading) this.node.stats = this.stats();
     conversation.changed = Date.now();
-    await save(conversation).catch(() => {});   // before somebody else may load it
+    await this.save();   // before somebody else may load it
     running.delete(conversation.id);
   }
 }

@@ -12,10 +12,13 @@ function headers(key) {
   return {"Content-Type": "application/json", ...(key ? {Authorization: "Bearer " + key} : {})};
 }
 
+// Some servers between the page and ours have a text in place of an object.
+export const messageOf = error => error.message ?? String(error);
+
 async function errorOf(response) {
   try {
     const {error} = await response.json();
-    return new ApiError(error.message, response.status, error.code);
+    return new ApiError(messageOf(error), response.status, error.code);
   } catch {
     return new ApiError(`the server answered ${response.status} ${response.statusText}`, response.status);
   }

@@ -2,7 +2,7 @@
 import {Attachments} from "./attachments.js";
 import {keep, kept} from "./browser_storage.js";
 import {byId, growing, icon} from "./dom.js";
-import {sendKey, sends} from "./enter.js";
+import {composes, sendKey, sends} from "./enter.js";
 
 const DRAFT = "moesaic.draft", DRAFT_FILES = "moesaic.draft.files";
 
@@ -47,7 +47,7 @@ export class Composer {
   }
 
   onKey(event) {
-    if (event.isComposing) return;
+    if (composes(event)) return;
     if (event.key === "ArrowUp" && !this.area.value) return this.actions.editLast(event);
     if (!sends(event)) return;
     event.preventDefault();

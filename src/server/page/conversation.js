@@ -56,7 +56,7 @@ export function choose(conversation, node) {
   conversation.leaf = last.id;
 }
 
-// Removes a node with all below it.
+// Removes a node with all below it, and returns them.
 export function remove(conversation, node) {
   const others = siblings(conversation, node).filter(other => other !== node);
   const below = [node];
@@ -64,6 +64,23 @@ export function remove(conversation, node) {
   for (const gone of below) delete conversation.nodes[gone.id];
   if (others.length) choose(conversation, others.at(-1));
   else conversation.leaf = node.parent;
+  return below;
+}
+
+// Takes over what another tab has saved: all but `own`, an answer that grows here, and what is shown, unless the other tab
+// went on behind it. Returns the nodes whose text has changed.
+export function merge(conversation, saved, own) {
+  const {nodes, leaf} = conversation, changed = [];
+  for (const node of Object.values(saved.nodes)) {
+    if (node.id === own?.id) continue;
+    const mine = nodes[node.id] ??= {...node};
+    if (mine.content !== node.content) changed.push(mine);
+    for (const name of Object.keys(mine)) if (!(name in node)) delete mine[name];
+    Object.assign(mine, node);
+  }
+  Object.assign(conversation, saved, {nodes});
+  if (!path(conversation).some(node => node.id === leaf)) conversation.leaf = leaf;
+  return changed;
 }
 
 export function titleOf(conversation) {

@@ -6,8 +6,11 @@ const onGlass = matchMedia("(hover: none) and (pointer: coarse)");
 
 const byEnter = () => settings.sendByEnter && !onGlass.matches;
 
+// True for a key of an input method. Safari ends the composition before the key that does so, but gives it the code 229.
+export const composes = event => event.isComposing || event.keyCode === 229;
+
 export function sends(event) {
-  const plain = !event.shiftKey && !event.altKey && !event.isComposing;
+  const plain = !event.shiftKey && !event.altKey && !composes(event);
   return event.key === "Enter" && plain && (byEnter() || event.ctrlKey || event.metaKey);
 }
 

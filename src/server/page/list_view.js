@@ -1,6 +1,7 @@
 // The list of conversations: search, and for each a menu.
 import {textOf, titleOf} from "./conversation.js";
 import {byId, icon, make} from "./dom.js";
+import {composes} from "./enter.js";
 import {openMenu} from "./menu.js";
 
 const DAY = 86400000;
@@ -55,7 +56,7 @@ export class ListView {
 
   row(conversation) {
     const title = titleOf(conversation), current = conversation.id === this.current;
-    const open = make("button", {type: "button", class: "open", "aria-current": current ? "page" : null, title,
+    const open = make("button", {type: "button", class: "open", dir: "auto", "aria-current": current ? "page" : null, title,
                                  onclick: () => this.actions.open(conversation.id)}, title);
     const more = make("button", {type: "button", class: "round small", "aria-label": `More: ${title}`, "aria-haspopup": "menu",
                                  onclick: event => openMenu(event.currentTarget, this.actions.menu(conversation))}, icon("more"));
@@ -64,8 +65,12 @@ export class ListView {
 
   // In its place in the list.
   editTitle(conversation) {
-    const row = byId("list").querySelector(`[data-id="${CSS.escape(conversation.id)}"]`);
-    const input = make("input", {"aria-label": "Title", maxlength: 200});
+    const find = () => byId("list").querySelector(`[data-id="${CSS.escape(conversation.id)}"]`);
+    if (!find()) {   // the search has hidden it
+      byId("search").value = "";
+      this.draw();
+    }
+    const row = find(), input = make("input", {"aria-label": "Title", maxlength: 200, dir: "auto"});
     input.value = titleOf(conversation);
     const end = keep => {
       if (!input.isConnected) return;
@@ -74,9 +79,10 @@ export class ListView {
       else this.draw();
     };
     input.addEventListener("keydown", event => {
+      event.stopPropagation();
+      if (composes(event)) return;
       if (event.key === "Enter") end(true);
       else if (event.key === "Escape") end(false);
-      event.stopPropagation();
     });
     input.addEventListener("blur", () => end(true));
     row.replaceChildren(input);

@@ -74,7 +74,10 @@ async function visit(conversation) {
 }
 
 async function open(id) {
-  await visit(runningIn(id)?.conversation ?? await store.load(id) ?? tree.newConversation());
+  const conversation = runningIn(id)?.conversation ?? await store.load(id) ?? tree.newConversation();
+  const unsent = mend(conversation), visited = visit(conversation);
+  if (unsent) answer();
+  await visited;
 }
 
 async function create() {
@@ -99,8 +102,9 @@ async function ended(conversation, answer) {
     draw();
     thread.follow();
   }
+  if (answer.dropped) return;
   await keep(conversation);
-  byId("said").textContent = answer.node.error ?? (answer.node.content || "The answer has ended");
+  byId("said").textContent = answer.asked.at(-1)?.refused ?? answer.node.error ?? (answer.node.content || "The answer has ended");
 }
 
 function carryOn(node) {
@@ -175,11 +179,20 @@ function go(node, step) {
 
 function erase(node) {
   if (runningIn(current.id)) return;
-  const before = structuredClone(current);
-  tree.remove(current, node);
+  const {id, leaf} = current, removed = tree.remove(current, node);
   draw();
   keep(current);
-  toast("Deleted", "Undo", () => bringBack([before]));
+  toast("Deleted", "Undo", () => putBack(id, removed, leaf));
+}
+
+// Into the conversation as it is by then: what has come since stays, as another version.
+async function putBack(id, nodes, leaf) {
+  const conversation = runningIn(id)?.conversation ?? await store.load(id);
+  if (!conversation) return;
+  for (const node of nodes) conversation.nodes[node.id] = node;
+  if (!runningIn(id)) conversation.leaf = leaf;
+  await open(id);
+  await keep(conversation);
 }
 
 function result(call, text) {
@@ -188,7 +201,10 @@ function result(call, text) {
   const caller = tree.path(current).findLast(node => node.calls);
   const answered = tree.path(current).filter(node => node.role === "tool").map(node => node.callId);
   if (caller.calls.every(({id}) => answered.includes(id))) answer();
-  else draw();
+  else {
+    draw();
+    keep(current);
+  }
 }
 
 function editLast(event) {
@@ -214,14 +230,24 @@ function pin(conversation) {
 }
 
 async function bringBack(conversations) {
-  for (const conversation of conversations) await store.save(conversation);
+  for (const {id} of conversations) if (runningIn(id)) runningIn(id).dropped = false;
+  try {
+    for (const conversation of conversations) await store.save(conversation);
+  } catch (error) {
+    return toast(error.message);
+  }
   await open(conversations[0].id);
 }
 
 async function remove(conversations) {
-  for (const conversation of conversations) {
-    runningIn(conversation.id)?.stop();
-    await store.erase(conversation.id);
+  try {
+    for (const {id} of conversations) {
+      runningIn(id)?.drop();
+      await store.erase(id);
+    }
+  } catch (error) {
+    toast(error.message);
+    return drawList();
   }
   if (conversations.some(({id}) => id === current.id)) await create();
   else await drawList();
@@ -274,14 +300,27 @@ function search() {
   byId("search").focus();
 }
 
-// Another tab has changed something; an answer in flight here knows better.
-async function onOtherTab(id) {
-  await drawList();
-  if (id !== current.id || runningIn(id)) return;
-  const changed = await store.load(id);
-  if (!changed) return;
-  thread.clear();
-  show(changed);
+// Another tab has saved a conversation, or erased it (undefined). Returns what is known of it: where an answer is in flight
+// here, or a text is being written in it, the tree that is here takes over the rest.
+function onOtherTab(id, saved) {
+  const answer = runningIn(id);
+  const writes = id === current.id && document.querySelector(".editor, .call textarea:not(:placeholder-shown)");
+  const own = answer?.conversation ?? (writes ? current : null);
+  drawList();
+  if (!saved) answer?.drop();
+  else if (own) takeOver(own, saved, answer?.node);
+  else if (id === current.id) {
+    thread.clear();
+    show(saved);
+  }
+  return saved && (own ?? saved);
+}
+
+function takeOver(own, saved, grows) {
+  const changed = tree.merge(own, saved, grows);
+  if (own !== current) return;
+  for (const node of changed) if (thread.view(node) && !thread.view(node).isEdited()) thread.redraw(node);
+  draw();
 }
 
 // An answer that a reload has cut off says so.
@@ -299,6 +338,14 @@ function takeUnsent(conversation) {
   return true;
 }
 
+// A page that was left in the middle: its last answer says so. True: its last message is to be sent now.
+function mend(conversation) {
+  if (runningIn(conversation.id)) return false;
+  const unsent = takeUnsent(conversation);
+  if (!unsent) mendCut(conversation);
+  return unsent;
+}
+
 async function start() {
   await loadMarkdown();
   startSettings({exportAll, importFile, deleteAll});
@@ -309,8 +356,7 @@ async function start() {
   store.onOtherTab(onOtherTab);
   addEventListener("hashchange", () => location.hash !== hashOf(current) && open(location.hash.slice(1)));
   const kept = location.hash.length > 1 ? await store.load(location.hash.slice(1)) : null;
-  const unsent = kept && takeUnsent(kept);
-  if (kept && !unsent) mendCut(kept);
+  const unsent = kept && mend(kept);
   const asked = new URLSearchParams(location.search).get("q");
   show(kept ?? current);
   if (asked) composer.set(asked);

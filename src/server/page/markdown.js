@@ -13,19 +13,21 @@ const FENCE = /^\s*(?:>\s?|[-*+]\s|\d+[.)]\s)*\s*(`{3,}|~{3,})/;
 
 const ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"};
 export const escapeHtml = text => text.replace(/[&<>"']/g, c => ENTITIES[c]);
+// For texts that marked may have escaped already: addresses, titles, texts of pictures.
+const escapeRest = text => text.replace(/[<>"']|&(?!#?\w+;)/g, c => ENTITIES[c]);
 
 let marked = null;
 
 function link(href, title, text) {
   if (!LINK.test(href ?? "")) return text;
-  return `<a href="${escapeHtml(href)}"${title ? ` title="${escapeHtml(title)}"` : ""}>${text}</a>`;
+  return `<a href="${escapeRest(href)}"${title ? ` title="${escapeRest(title)}"` : ""}>${text}</a>`;
 }
 
 const renderer = {
   html: html => PLAIN_TAG.test(html.trim()) ? html : escapeHtml(html),
   link,
   // Nothing is loaded from elsewhere: a picture is a link to it.
-  image: (href, title, text) => link(href, title, "🖼 " + escapeHtml(text || href || "")),
+  image: (href, title, text) => link(href, title, "🖼 " + escapeRest(text || href || "")),
   code: (code, info) => `<pre><code class="language-${escapeHtml((info ?? "").trim().split(/\s/)[0])}">${escapeHtml(code)}\n</code></pre>`,
 };
 
@@ -105,6 +107,7 @@ function finish(fragment, headings, whole) {
     box.disabled = true;
     box.setAttribute("aria-label", box.checked ? "done" : "to do");
   }
+  for (const block of fragment.querySelectorAll("ul, ol, blockquote, table")) block.dir = "auto";
   for (const table of fragment.querySelectorAll("table")) {
     const frame = make("div", {class: "table", tabindex: "0", role: "group", "aria-label": "Table"});
     table.replaceWith(frame);

@@ -68,6 +68,14 @@ export class MarkdownStream {
   drawTail(whole) {
     this.tail = normalised(this.tail + this.fresh);
     this.fresh = "";
+    try {
+      this.drawBlocks(whole);
+    } catch {
+      this.drawPlain();   // marked has come to the end of the stack: thousands of quotations in each other
+    }
+  }
+
+  drawBlocks(whole) {
     const tokens = blocks(this.tail);
     if (!tokens) return this.drawPlain();
     const settled = whole ? tokens.length : settledCount(tokens);
@@ -86,10 +94,12 @@ export class MarkdownStream {
     this.openCode = this.tail.endsWith(tokens.at(-1).raw) ? openCode(tokens.at(-1), this.live.at(-1)) : null;
   }
 
+  // The tail as it is written, until it can be drawn.
   drawPlain() {
-    const plain = this.target.firstChild ?? this.target.appendChild(make("div", {class: "plain-text"}));
-    plain.append(this.tail);
-    this.tail = "";
+    for (const node of this.live) node.remove();
+    this.live = [make("div", {class: "plain-text"}, this.tail)];
+    this.openCode = null;
+    this.target.append(...this.live);
   }
 }
 

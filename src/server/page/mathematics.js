@@ -9,6 +9,7 @@ const BLOCK = [new RegExp(`^ {0,3}\\\\\\[${BODY}\\\\\\][ \\t]*(?:\\n+|$)`), new 
 // Bounds on what one formula may cost; \href, \includegraphics and \html... stay forbidden (trust).
 const OPTIONS = {throwOnError: false, trust: false, strict: "ignore", maxSize: 50, maxExpand: 500, output: "htmlAndMathml"};
 const LONGEST = 20000;
+const DEEPEST = 300;   // elements in each other
 
 const escaped = text => text.replace(/[&<>]/g, c => ({"&": "&amp;", "<": "&lt;", ">": "&gt;"})[c]);
 
@@ -49,11 +50,21 @@ function applyStyles(element) {
   for (const styled of element.querySelectorAll("[style]")) styled.style.cssText = styled.getAttribute("style");
 }
 
+const depthOf = element => 1 + Math.max(0, ...[...element.children].map(depthOf));
+
+// A formula that is nested too deep stays text: KaTeX throws at the end of the stack, and Chromium does not survive the layout
+// of a thousand elements in each other, which are 150 roots.
 function draw(element) {
-  const formula = element.textContent;
+  const formula = element.textContent, drawn = document.createElement("span");
   if (formula.length > LONGEST) return;
-  self.katex.render(formula, element, {...OPTIONS, displayMode: element.classList.contains("display")});
-  applyStyles(element);
+  try {
+    self.katex.render(formula, drawn, {...OPTIONS, displayMode: element.classList.contains("display")});
+    if (depthOf(drawn) > DEEPEST) return;
+  } catch {
+    return;
+  }
+  applyStyles(drawn);
+  element.replaceChildren(...drawn.childNodes);
 }
 
 export function decorateMathematics(fragment) {

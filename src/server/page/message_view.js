@@ -2,7 +2,7 @@
 import {fileBox} from "./attachments.js";
 import {copyButton} from "./clipboard.js";
 import {growing, icon, iconButton, make} from "./dom.js";
-import {sendKey, sends} from "./enter.js";
+import {composes, sendKey, sends} from "./enter.js";
 import {drawMarkdown, MarkdownStream} from "./markdown_stream.js";
 
 const NAMES = {user: "You", assistant: "Answer", tool: "Result"};
@@ -30,7 +30,7 @@ export class MessageView {
     this.node = node;
     this.actions = actions;
     this.root = make("article", {class: `message ${node.role}`, "data-id": node.id}, make("h2", {class: "unseen"}, NAMES[node.role]));
-    this.body = this.root.appendChild(make("div", {class: "body"}));
+    this.body = this.root.appendChild(make("div", {class: "body", dir: node.role === "user" ? "auto" : null}));
     this.foot = this.root.appendChild(make("div", {class: "foot"}));
     if (node.role === "assistant") this.fillAnswer();
     else this.body.append(node.content, ...(node.files ?? []).map(fileBox));
@@ -77,6 +77,7 @@ export class MessageView {
   begin(drawn) {
     this.growing = true;
     this.showWaiting("");
+    for (const before of [this.stream, this.thoughts]) clearTimeout(before?.timer);
     this.thoughts = null;
     this.thoughtText.replaceChildren();
     this.drawThought();
@@ -116,7 +117,7 @@ export class MessageView {
   askResult(call) {
     const box = this.calls.querySelector(`[data-call="${CSS.escape(call.id)}"]`);
     if (box.querySelector(".row")) return null;
-    const area = make("textarea", {rows: 1, placeholder: "What does it return?", "aria-label": `Result of ${call.name}`});
+    const area = make("textarea", {rows: 1, dir: "auto", placeholder: "What does it return?", "aria-label": `Result of ${call.name}`});
     const send = () => area.value.trim() && this.actions.result(call, area.value);
     const form = make("div", {class: "row"}, area, make("button", {type: "button", class: "plain", onclick: send}, "Return"));
     area.addEventListener("keydown", event => {
@@ -181,9 +182,13 @@ export class MessageView {
     this.foot.replaceChildren(...children.filter(Boolean));
   }
 
+  isEdited() {
+    return !!this.root.querySelector(".editor");
+  }
+
   edit() {
-    if (this.root.querySelector(".editor")) return;
-    const area = make("textarea", {"aria-label": "Message"});
+    if (this.isEdited()) return;
+    const area = make("textarea", {"aria-label": "Message", dir: "auto"});
     area.value = this.node.content;
     const cancel = () => {
       editor.remove();
@@ -195,6 +200,7 @@ export class MessageView {
       make("button", {type: "button", class: "plain", onclick: cancel}, "Cancel"),
       make("button", {type: "button", class: "plain main", title: `${word} (${sendKey()})`, onclick: done}, word)));
     area.addEventListener("keydown", event => {
+      if (composes(event)) return;
       if (event.key === "Escape") cancel();
       else if (sends(event)) done();
       else return;

@@ -25,7 +25,8 @@ function typed(values) {
 const write = (key, value) => keep("localStorage", key, JSON.stringify(value));
 
 export const settings = {...DEFAULTS, ...typed(read(KEY))};
-export const presets = Object.fromEntries(Object.entries(read(PRESETS)).map(([name, preset]) => [name, typed(preset)]));   // name: {system, effort, ...}
+const readPresets = () => Object.fromEntries(Object.entries(read(PRESETS)).map(([name, preset]) => [name, typed(preset)]));
+export let presets = readPresets();   // name: {system, effort, ...}
 const listeners = [];
 
 export function onChange(listener) {
@@ -43,13 +44,16 @@ export function choosePreset(name) {
   change({...Object.fromEntries(SHAPING.map(field => [field, preset[field] ?? DEFAULTS[field]])), preset: name in presets ? name : ""});
 }
 
+// Another tab may have changed the others.
 export function savePreset(name) {
+  presets = readPresets();
   presets[name] = Object.fromEntries(SHAPING.map(field => [field, settings[field]]));
   write(PRESETS, presets);
   change({preset: name});
 }
 
 export function deletePreset(name) {
+  presets = readPresets();
   delete presets[name];
   write(PRESETS, presets);
   change({preset: ""});
@@ -58,7 +62,10 @@ export function deletePreset(name) {
 // The key leaves with the tab, and no export has it.
 export const apiKey = () => kept("sessionStorage", API_KEY) ?? "";
 
+// False: no header can carry it.
 export function setApiKey(key) {
+  if (/[^\x20-\xFF]/.test(key)) return false;
   keep("sessionStorage", API_KEY, key);
   for (const listener of listeners) listener(settings);
+  return true;
 }

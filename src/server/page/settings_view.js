@@ -22,7 +22,7 @@ function number(name, text, limits) {
 }
 
 function area(name, text, hint, {json = false, ...attributes} = {}) {
-  const element = keep(name, make("textarea", {rows: 2, spellcheck: json ? "false" : "true", class: json ? "code-area" : "", ...attributes}));
+  const element = keep(name, make("textarea", {rows: 2, dir: json ? "ltr" : "auto", spellcheck: json ? "false" : "true", class: json ? "code-area" : "", ...attributes}));
   fits.push(growing(element));
   const field = labelled(text, element, hint);
   if (json) {
@@ -85,7 +85,10 @@ function appearance() {
   enter.addEventListener("change", () => change({sendByEnter: enter.checked}));
   const key = make("input", {type: "password", autocomplete: "off", id: "api-key"});
   key.value = apiKey();
-  key.addEventListener("change", () => setApiKey(key.value));
+  key.addEventListener("change", () => {
+    key.setCustomValidity(setApiKey(key.value) ? "" : "This key has characters that no API key can have");
+    key.reportValidity();
+  });
   return group("This browser", false, labelled("Colours", theme),
     labelled("API key", key, "Forgotten when this tab is closed."),
     make("label", {class: "field check"}, enter, "Enter sends, Shift+Enter breaks the line"));

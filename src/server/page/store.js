@@ -5,12 +5,14 @@ const NAME = "moesaic", TABLE = "conversations";
 const channel = new BroadcastChannel(NAME);
 const known = new Map();    // id: conversation
 let opened = null, filled = null;
-let failed = false;
+let denied = false;
+const DENIED = ["SecurityError", "InvalidStateError", "TypeError"];   // how browsers say that there is no database
 
-function promise(request) {
+// The request's result, once it is kept: that there is no room may be known only at the transaction's end.
+function kept(transaction, request) {
   return new Promise((resolve, reject) => {
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error);
+    transaction.oncomplete = () => resolve(request.result);
+    transaction.onabort = () => reject(transaction.error ?? request.error);   // after every error
   });
 }
 
@@ -24,19 +26,26 @@ function open() {
   return opened;
 }
 
-// undefined without a database.
-async function table(mode, use) {
+// undefined without a database. A browser may close one, as when the site's data are cleared: it is then opened once more.
+async function table(mode, use, last = false) {
+  if (denied) return undefined;
   try {
-    if (!failed) return await promise(use((await open()).transaction(TABLE, mode).objectStore(TABLE)));
+    const transaction = (await open()).transaction(TABLE, mode);
+    return await kept(transaction, use(transaction.objectStore(TABLE)));
   } catch (error) {
-    if (error.name === "QuotaExceededError") throw new Error("the browser has no room for more conversations: export and delete some");
-    failed = true;
+    if (error?.name === "QuotaExceededError") throw new Error("the browser has no room for more conversations: export and delete some");
+    opened = null;
+    if (!last) return table(mode, use, true);
+    denied = DENIED.includes(error?.name);
+    if (!denied) throw new Error(`the browser's database of conversations fails: ${error?.message ?? "closed"}`);
+    return undefined;
   }
-  return undefined;
 }
 
+// If the conversations cannot be read, the error is shown when the first one is saved.
 async function fill() {
-  for (const conversation of await table("readonly", t => t.getAll()) ?? []) known.set(conversation.id, conversation);
+  const all = await table("readonly", t => t.getAll()).catch(() => []);
+  for (const conversation of all ?? []) known.set(conversation.id, conversation);
 }
 
 export async function loadAll() {
@@ -57,17 +66,16 @@ export async function save(conversation) {
 }
 
 export async function erase(id) {
-  known.delete(id);
   await table("readwrite", t => t.delete(id));
+  known.delete(id);
   channel.postMessage(id);
 }
 
-// listener(id): another tab has saved or erased that conversation.
-export function onOtherTab(listener) {
+// take(id, saved): another tab has saved that conversation, or erased it (undefined). It returns what is known from now on.
+export function onOtherTab(take) {
   channel.onmessage = async ({data: id}) => {
-    const conversation = await table("readonly", t => t.get(id));
+    const conversation = take(id, await table("readonly", t => t.get(id)));
     if (conversation) known.set(id, conversation);
     else known.delete(id);
-    listener(id);
   };
 }

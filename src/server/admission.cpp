@@ -36,7 +36,9 @@ Admission::Decision Admission::admit(const std::string& client, uint64_t id, int
   if (all > most_) changed = clients_;
   const auto own = clients_.find(client);
   const int own_then = generations + (own == clients_.end() ? 0 : own->second.generations);
-  while (all > most_) {
+  // A request of more generations than there is room for is taken where it is the only one: waiting would not
+  // help it.
+  while (all > most_ && all > generations) {
     const Victim next = victim(changed, own_then);
     if (next.client == nullptr || *next.client == client) return {};
     all -= next.generations;

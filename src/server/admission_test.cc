@@ -20,6 +20,18 @@ TEST(Admission, AClientAloneHasAllOfIt) {
   EXPECT_TRUE(room.admit("a", 5, 1).admitted);
 }
 
+TEST(Admission, ALargeRequestIsTakenAlone) {
+  Admission room(3);
+  EXPECT_TRUE(room.admit("a", 1, 1).admitted);
+  EXPECT_FALSE(room.admit("a", 2, 4).admitted);
+  room.ended("a", 1);
+  EXPECT_TRUE(room.admit("a", 3, 4).admitted);
+  EXPECT_FALSE(room.admit("a", 4, 1).admitted);
+  EXPECT_FALSE(room.admit("a", 5, 9).admitted);
+  for (int i = 0; i < 4; ++i) room.ended("a", 3);
+  EXPECT_EQ(room.generations(), 0);
+}
+
 TEST(Admission, WhoHasMostMakesRoom) {
   Admission room(4);
   for (uint64_t id = 1; id <= 4; ++id) EXPECT_TRUE(room.admit("a", id, 1).admitted);

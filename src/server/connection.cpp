@@ -1,10 +1,10 @@
 #include "server/connection.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/write.hpp>
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/write.hpp>
 #include <sstream>
@@ -74,7 +74,7 @@ asio::awaitable<bool> Connection::read_more(size_t bytes) {
   error_code error;
   const size_t read = co_await timed_->socket().async_read_some(buffer_.prepare(bytes), into(error));
   buffer_.commit(read);
-  co_return !error;
+  co_return !error && !timed_->timed_out();
 }
 
 // Between requests a connection may be idle for long; the first one, and a header from its first byte on,
@@ -120,15 +120,31 @@ asio::awaitable<bool> Connection::receive_head() {
     if (scan.size() <= app_.options.limits.header_bytes && found == HeadScan::Found::kNothing) continue;
     head_only_ = received().starts_with("HEAD ");
     const bool taken = parser_->take_head(scan, received());
-    buffer_.consume(scan.size());
     if (taken) {
+      buffer_.consume(scan.size());
       take_head();
     } else {
+      take_refused_head();
       co_await refuse(parser_->refusal());
     }
     co_return taken;
   }
   co_return co_await not_received();
+}
+
+// The form of an error depends on the API and on the origin.
+void Connection::take_refused_head() {
+  const std::string_view line = received().substr(0, received().find('\r'));
+  const size_t target = std::min(line.find(' '), line.size());
+  const std::string_view path = line.substr(target, line.find_first_of(" ?", target + 1) - target);
+  constexpr size_t kLongestPath = 256;
+  const auto shows = [](unsigned char c) { return c >= ' ' && c < 0x7F; };
+  if (path.starts_with(" /") && path.size() <= kLongestPath && std::ranges::all_of(path, shows))
+    request_.path = path.substr(1);
+  RequestHead& head = parser_->head();
+  request_.origin = std::move(head.origin);
+  request_.anthropic = head.anthropic;
+  if (is_id(head.id)) request_.id = std::move(head.id);
 }
 
 void Connection::take_head() {
@@ -240,6 +256,8 @@ asio::awaitable<void> Connection::answer() {
 
 void Connection::set_common(Response& response) const {
   response.set(http::field::server, "moesaic/" + app_.options.version);
+  response.set(http::field::date,
+               fmt::format("{:%a, %d %b %Y %H:%M:%S} GMT", fmt::gmtime(std::time(nullptr))));
   response.set("X-Request-Id", request_.id);
   if (request_.anthropic) response.set("Request-Id", request_.id);  // where Anthropic's clients look for it
   if (!record_.ignored_fields.empty()) response.set("X-Moesaic-Ignored-Fields", record_.ignored_fields);
@@ -267,10 +285,14 @@ asio::awaitable<void> Connection::send(HttpAnswer answer) {
 }
 
 asio::awaitable<bool> Connection::write(std::string_view bytes, std::string_view more) {
-  timed_->expires_after(app_.options.limits.write_time);
   error_code error;
-  const std::array buffers = {asio::buffer(bytes), asio::buffer(more)};
-  co_await asio::async_write(timed_->socket(), buffers, into(error));
+  while (!error && bytes.size() + more.size() > 0) {
+    timed_->expires_after(app_.options.limits.write_time);  // anew as long as the client reads
+    const std::array buffers = {asio::buffer(bytes), asio::buffer(more)};
+    const size_t sent = co_await timed_->socket().async_write_some(buffers, into(error));
+    const size_t first = std::min(sent, bytes.size());
+    bytes.remove_prefix(first), more.remove_prefix(sent - first);
+  }
   timed_->expires_never();
   if (error) {
     keep_alive_ = false;
@@ -308,7 +330,8 @@ asio::awaitable<void> Connection::close() {
   error_code error;
   timed_->socket().shutdown(tcp::socket::shutdown_send, error);
   timed_->expires_after(kLinger);
-  while (!error) co_await timed_->socket().async_read_some(buffer_.prepare(kFirstRead), into(error));
+  while (!error && !timed_->timed_out())
+    co_await timed_->socket().async_read_some(buffer_.prepare(kFirstRead), into(error));
   timed_->expires_never();
   timed_->socket().close(error);
 }

@@ -26,7 +26,8 @@ class TimedSocket : public std::enable_shared_from_this<TimedSocket> {
   explicit TimedSocket(tcp::socket socket) : socket_(std::move(socket)), timer_(socket_.get_executor()) {}
 
   tcp::socket& socket() { return socket_; }
-  // Operations in flight when the time is over fail with operation_aborted, and timed_out() is true.
+  // Operations in flight when the time is over fail with operation_aborted, and timed_out() is true. One may
+  // have ended at that moment: whoever begins the next one asks timed_out() first.
   void expires_after(std::chrono::steady_clock::duration time);
   void expires_never();
   bool timed_out() const { return timed_out_; }
@@ -37,10 +38,10 @@ class TimedSocket : public std::enable_shared_from_this<TimedSocket> {
   void stop();
 
  private:
-  void looked(const boost::system::error_code& error);
+  void look();
 
   tcp::socket socket_;
-  asio::steady_timer timer_;
+  asio::steady_timer timer_, next_look_{socket_.get_executor()};
   uint64_t serial_ = 0;  // the current limit's: a timer that fires late must not hit the next operation
   bool timed_out_ = false;
   std::function<void()> gone_;
@@ -50,7 +51,7 @@ class TimedSocket : public std::enable_shared_from_this<TimedSocket> {
 class Connection : public HttpExchange {
  public:
   Connection(tcp::socket socket, App& app);
-  ~Connection() override { timed_->stop(); }  // NOLINT(bugprone-exception-escape): a timer's cancel()
+  ~Connection() override { timed_->stop(); }
 
   // The next request's head. False: the connection is to be closed; an answer has been sent where one was
   // due.
@@ -89,6 +90,7 @@ class Connection : public HttpExchange {
   }
   void begin_request();
   void take_head();
+  void take_refused_head();
   bool is_preflight() const;
   HttpAnswer preflight() const;
   void set_common(Response& response) const;

@@ -44,6 +44,7 @@ class Generating {
  private:
   // Adds what comes within the time of a heartbeat to the answer; false: error_ says why there is no more.
   asio::awaitable<bool> next(std::string* sse);
+  Clock::time_point heartbeat_after(Clock::time_point since) const;
   bool add(const openai::AnswerEvent& event, std::string* sse);
   openai::Refusal failure(const Outcome& outcome) const;
   asio::awaitable<void> stream_rest(std::string sse);
@@ -85,9 +86,14 @@ bool Generating::add(const openai::AnswerEvent& event, std::string* sse) {
   return true;
 }
 
+// Returns the time at which a stream that has been silent since then sends a comment.
+Clock::time_point Generating::heartbeat_after(Clock::time_point since) const {
+  const auto pause = app_.options.limits.heartbeat;
+  return pause.count() > 0 ? since + pause : Clock::time_point::max();
+}
+
 asio::awaitable<bool> Generating::next(std::string* sse) {
-  const auto pause = Clock::now() + app_.options.limits.heartbeat;
-  const Events events = co_await queue_->take(std::min(pause, deadline_));
+  const Events events = co_await queue_->take(std::min(heartbeat_after(Clock::now()), deadline_));
   for (const openai::AnswerEvent& event : events) {
     if (!add(event, sse)) co_return false;
   }
@@ -128,7 +134,7 @@ asio::awaitable<void> Generating::stream_rest(std::string sse) {
   auto sent = Clock::now();
   while (reached && going && !answer_.complete()) {
     // Tokens that show nothing yet, as those of a call, are silence too.
-    if (sse.empty() && Clock::now() - sent >= app_.options.limits.heartbeat) sse += answer_.heartbeat();
+    if (sse.empty() && Clock::now() >= heartbeat_after(sent)) sse += answer_.heartbeat();
     if (!sse.empty()) {
       reached = co_await exchange_.send_events(std::exchange(sse, std::string()));
       sent = Clock::now();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/find_symbol.h"
 
 namespace moesaic::server {
 namespace {
@@ -35,22 +36,17 @@ struct Zmq {
   const char* (*strerror)(int) = nullptr;
 };
 
-template <typename Function>
-bool find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  return function != nullptr;
-}
-
 // The library stays loaded.
 std::optional<Zmq> load_zmq() {
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return {};
   Zmq z;
-  const bool all = find(library, "zmq_ctx_new", z.ctx_new) && find(library, "zmq_ctx_term", z.ctx_term) &&
-                   find(library, "zmq_socket", z.socket) && find(library, "zmq_close", z.close) &&
-                   find(library, "zmq_setsockopt", z.setsockopt) && find(library, "zmq_bind", z.bind) &&
-                   find(library, "zmq_send", z.send) && find(library, "zmq_errno", z.error) &&
-                   find(library, "zmq_strerror", z.strerror);
+  const bool all =
+      find_symbol(library, "zmq_ctx_new", z.ctx_new) && find_symbol(library, "zmq_ctx_term", z.ctx_term) &&
+      find_symbol(library, "zmq_socket", z.socket) && find_symbol(library, "zmq_close", z.close) &&
+      find_symbol(library, "zmq_setsockopt", z.setsockopt) && find_symbol(library, "zmq_bind", z.bind) &&
+      find_symbol(library, "zmq_send", z.send) && find_symbol(library, "zmq_errno", z.error) &&
+      find_symbol(library, "zmq_strerror", z.strerror);
   return all ? std::optional(z) : std::nullopt;
 }
 

@@ -22,7 +22,7 @@ struct Limits {
   seconds idle_time{75};    // between the requests of a connection
   seconds write_time{30};   // a write waits so long for the client to read
   seconds request_time{0};  // for a whole answer; 0: no limit
-  seconds heartbeat{15};    // silence before a stream sends a comment
+  seconds heartbeat{15};    // silence before a stream sends a comment; 0: it never does
   seconds drain_time{30};   // after SIGTERM, for answers in flight
   seconds stop_time{5};     // after that, for threads to end
 };

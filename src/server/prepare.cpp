@@ -64,7 +64,7 @@ template <typename Made>
 asio::awaitable<Made> prepared(HttpExchange& exchange, App& app,
                                Made (*make)(std::string_view, const Service&), Clock::time_point deadline) {
   const auto begun = Clock::now();
-  const LinkedStop stop(exchange.gone(), app.cut.get_token());
+  LinkedStop stop(exchange.gone(), app.cut.get_token());
   auto work =
       std::make_shared<Preparation<Made>>(Preparation<Made>{.body = exchange.take_body(),
                                                             .service = service_of(app, exchange.request()),
@@ -85,8 +85,9 @@ asio::awaitable<Made> prepared(HttpExchange& exchange, App& app,
     lane = end == WorkerPool::End::kDone ? work->lane_instead(key.lane) : std::nullopt;
   }
   app.metrics.prepare_time.observe(seconds_since(begun));
-  if (end != WorkerPool::End::kDone) co_return refusal_of(end, app);
-  co_return std::move(work->made);
+  if (end == WorkerPool::End::kDone) co_return std::move(work->made);
+  stop.request_stop();  // the work may go on, for nobody
+  co_return refusal_of(end, app);
 }
 
 }  // namespace

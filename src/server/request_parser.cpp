@@ -8,6 +8,7 @@
 #include <boost/beast/http/error.hpp>
 #include <cctype>
 
+#include "base/strings.h"
 #include "server/origin.h"
 
 namespace moesaic::server {
@@ -20,11 +21,6 @@ constexpr size_t kChunkLine = 20;  // bytes: CR LF, 16 digits, CR LF
 
 ApiError malformed(std::string_view what) {
   return {.http = 400, .message = fmt::format("not HTTP as it should be: {}", what)};
-}
-
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = std::min(text.find_first_not_of(" \t"), text.size());
-  return text.substr(begin, text.find_last_not_of(" \t") + 1 - begin);
 }
 
 ApiError header_too_large(const Limits& limits) {
@@ -51,7 +47,7 @@ openai::Refusal check_codings(std::string_view field) {
   int codings = 0;
   for (size_t begin = 0; begin <= field.size(); ++codings) {
     const size_t end = std::min(field.find(',', begin), field.size());
-    const std::string_view coding = trimmed(field.substr(begin, end - begin));
+    const std::string_view coding = trimmed(field.substr(begin, end - begin), " \t");
     if (coding.empty()) return malformed("an empty transfer coding");
     if (!iequals(coding, "chunked"))
       return ApiError{.http = 501, .message = "the only transfer coding that is understood is chunked"};

@@ -81,10 +81,10 @@ constexpr std::array kRoutes = {
 struct Absent {
   std::string_view path, instead;
 };
-constexpr std::string_view kOneModel =
-                               "the server has one model, which it was started with (moesaic serve -m MODEL)",
-                           kTextOnly = "the model reads and writes text, and makes no embeddings",
-                           kNoFiles = "the server keeps no files; send texts in the messages";
+constexpr std::string_view
+    kOneModel = "the server has one model, which it was started with (moesaic serve -m MODEL)",
+    kTextOnly = "the model reads and writes text; it makes no embeddings, scores, sounds or images",
+    kNoFiles = "the server keeps no files; send texts in the messages";
 constexpr std::array kAbsent = {
     Absent{"/api/pull", kOneModel},
     Absent{"/api/push", kOneModel},

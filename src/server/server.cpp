@@ -13,6 +13,7 @@
 #include <boost/asio/strand.hpp>
 #include <csignal>
 #include <cstdlib>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -44,6 +45,11 @@ void raise_file_limit() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+Status no_thread(const std::system_error& e) {
+  return error(StatusCode::kInternal, "cannot start a thread: {} (ulimit -u, a container's pids limit)",
+               e.what());
 }
 
 // glibc would raise its threshold with the first large body and from then on keep what such bodies leave: so
@@ -215,7 +221,12 @@ void Server::Impl::begin_drain() {
 void Server::Impl::set_drain_end(Clock::time_point time) {
   drain_until = time;
   const auto stop_time = signals_seen > 1 ? kHasty : app.options.limits.stop_time;
-  if (ends_process) watch.end_at(time + kCutTime + stop_time, app.log.file());
+  if (!ends_process) return;
+  try {
+    watch.end_at(time + kCutTime + stop_time, app.log.file());
+  } catch (const std::system_error& e) {  // nobody watches, and answers end all the same
+    app.log.failure(e.what());
+  }
 }
 
 void Server::Impl::wait_for_signal() {
@@ -248,7 +259,7 @@ void Server::Impl::engine_changed() {
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
-Result<std::unique_ptr<Server>> Server::create(ServerOptions options, Open open) {
+Result<std::unique_ptr<Server>> Server::create(ServerOptions options, Open open) try {
   raise_file_limit();
   return_large_blocks();
   auto impl = std::make_unique<Impl>(std::move(options), std::move(open));
@@ -260,6 +271,8 @@ Result<std::unique_ptr<Server>> Server::create(ServerOptions options, Open open)
   }
   RETURN_IF_ERROR(impl->listen());
   return std::unique_ptr<Server>(new Server(std::move(impl)));
+} catch (const std::system_error& e) {
+  return no_thread(e);
 }
 
 uint16_t Server::port() const {
@@ -271,16 +284,27 @@ Status Server::run(bool signals) {
   Impl& s = *impl_;
   if (signals) {
     s.signals.add(SIGTERM);
-    s.signals.add(SIGINT);
+    // Ctrl-C is ignored in a script's background jobs, a closed terminal under nohup.
+    for (const int signal : {SIGINT, SIGHUP}) {
+      struct sigaction action {};
+      if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) s.signals.add(signal);
+    }
     s.wait_for_signal();
     s.ends_process = true;
   }
-  s.app.engine.start([&s] { s.engine_changed(); }, [&s](int percent) { s.loading(percent); });
   std::vector<std::thread> threads;
-  for (int i = 0; i < s.app.options.io_threads; ++i) threads.emplace_back([&s] { s.work(); });
+  Status started;
+  try {
+    s.app.engine.start([&s] { s.engine_changed(); }, [&s](int percent) { s.loading(percent); });
+    for (int i = 0; i < s.app.options.io_threads; ++i) threads.emplace_back([&s] { s.work(); });
+  } catch (const std::system_error& e) {
+    started = no_thread(e);
+    s.io.stop();
+  }
   for (std::thread& thread : threads) thread.join();
   if (signals) s.signals.clear();  // nobody waits for them any more: the next one ends the process
   s.app.workers.stop();
+  RETURN_IF_ERROR(started);
   if (!s.app.engine.stop_within(kCancelTime)) return {StatusCode::kCancelled, "the model is being loaded"};
   const bool failed = s.app.engine.state() == EngineThread::State::kFailed;
   return failed ? Status(StatusCode::kInternal, s.app.engine.failure()) : Status();

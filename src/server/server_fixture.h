@@ -49,7 +49,7 @@ class ServerTest : public testing::Test {
     server_->wait_until_loaded();
     EXPECT_NE(get("/ready").find("200 OK"), std::string::npos);
   }
-  ~ServerTest() override {  // NOLINT(bugprone-exception-escape): drain() posts
+  ~ServerTest() override {
     server_->drain();
     thread_.join();
     EXPECT_TRUE(status_.ok()) << status_.message();

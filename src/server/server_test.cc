@@ -1,5 +1,6 @@
 // The server in this process, with models/tiny and clients on threads: what ThreadSanitizer watches. Requests
 // as clients make them are in tests/client.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -66,7 +67,8 @@ class EndlessTest : public ServerTest {
 
   // A chat whose answer cannot end by itself.
   std::string endless(const std::string& more) const {
-    const std::string body = R"({"prompt": "<|return|><|call|><|end|>", "parse_special": true})";
+    const std::string body =
+        R"({"prompt": "<|return|><|call|><|endoftext|><|end|><|start|>", "parse_special": true})";
     const std::string ids = const_cast<EndlessTest*>(this)->exchange(request(body, "/tokenize"));
     const size_t begin = ids.find("\"tokens\":[") + 10;
     std::string bias;
@@ -95,6 +97,34 @@ TEST_F(TimedTest, AnAnswerThatTakesTooLongEndsWithAnError) {
   const std::string streamed = exchange(request(ask(endless(R"("stream": true)"))));
   EXPECT_EQ(streamed.find("HTTP/1.1 200 "), 0) << streamed.substr(0, 400);
   EXPECT_NE(streamed.find("the answer took too long"), std::string::npos);
+  until("vllm:num_requests_running", 0);
+}
+
+// No comments in silence.
+class SilentTest : public ServerTest {
+ protected:
+  SilentTest() : ServerTest(16384, options_with([](ServerOptions& o) { o.limits.heartbeat = seconds(0); })) {}
+};
+
+TEST_F(SilentTest, AnswersWithoutHeartbeats) {
+  std::vector<std::thread> clients;
+  for (const char* stream : {"false", "false", "false", "true"}) {
+    clients.emplace_back([&, stream] {
+      const std::string answer =
+          exchange(request(ask(fmt::format(R"("max_tokens": 12, "stream": {})", stream))));
+      EXPECT_EQ(answer.find("HTTP/1.1 200 "), 0) << answer.substr(0, 400);
+      EXPECT_EQ(answer.find("\n: "), std::string::npos) << answer;
+    });
+  }
+  for (std::thread& client : clients) client.join();
+}
+
+// Bytes behind a request hide the client's end from those who wait for something to read.
+TEST_F(DrainTest, AClientThatLeavesBehindEarlyBytesIsForgotten) {
+  {
+    tcp::socket socket = send(request(ask(endless(R"("stream": false, "temperature": 2)"))) + "\r\n");
+    until("vllm:num_requests_running", 1);
+  }
   until("vllm:num_requests_running", 0);
 }
 
@@ -162,8 +192,10 @@ TEST_F(DrainTest, ARequestAtWorkKeepsItsPlace) {
   EXPECT_EQ(answer.find("HTTP/1.1 429 "), 0) << answer;
 }
 
-TEST_F(ServerTest, RefusesWhatDoesNotFitIntoTheQueue) {
+TEST_F(DrainTest, RefusesWhatDoesNotFitIntoTheQueue) {
   EXPECT_TRUE(shows("moesaic:refused_busy_total", 0));
+  tcp::socket one = send(request(ask(endless(R"("stream": true)"))));
+  until("vllm:num_requests_running", 1);
   const std::string answer = exchange(request(ask(R"("n": 16)")));
   EXPECT_NE(answer.find(" 429 "), std::string::npos) << answer;
   EXPECT_NE(answer.find("Retry-After: "), std::string::npos) << answer;

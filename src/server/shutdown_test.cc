@@ -169,7 +169,7 @@ TEST_F(ShutdownTest, AThirdSignalEndsAtOnce) {
                 send_request(port);
                 std::this_thread::sleep_for(std::chrono::milliseconds(300));
                 for (int i = 0; i < 3; ++i) {
-                  std::raise(SIGINT);
+                  std::raise(SIGTERM);  // a script's background job has SIGINT ignored
                   std::this_thread::sleep_for(std::chrono::milliseconds(100));
                 }
               }),

@@ -1,3 +1,5 @@
+#include <poll.h>
+
 #include <boost/asio/redirect_error.hpp>
 
 #include "server/connection.h"
@@ -22,32 +24,38 @@ void TimedSocket::expires_never() {
 
 void TimedSocket::watch(std::function<void()> gone) {
   gone_ = std::move(gone);
-  socket_.async_wait(
-      tcp::socket::wait_read,
-      [self = shared_from_this()](const boost::system::error_code& error) { self->looked(error); });
+  socket_.async_wait(tcp::socket::wait_read,
+                     [self = shared_from_this()](const boost::system::error_code& error) {
+                       if (error != asio::error::operation_aborted) self->look();
+                     });
 }
 
 void TimedSocket::forget() {
   if (!gone_) return;
   gone_ = nullptr;
+  next_look_.cancel();
   boost::system::error_code ignored;
   socket_.cancel(ignored);
 }
 
 void TimedSocket::stop() {
   gone_ = nullptr;
+  next_look_.cancel();
   expires_never();
   boost::system::error_code ignored;
   socket_.close(ignored);
 }
 
-// Readable means closed, or the next request come early; then there is nothing more to learn.
-void TimedSocket::looked(const boost::system::error_code& error) {
-  if (error == asio::error::operation_aborted || !gone_) return;
-  char byte = 0;
-  boost::system::error_code result = error;
-  if (!error) socket_.receive(asio::buffer(&byte, 1), tcp::socket::message_peek, result);
-  if (result && result != asio::error::would_block) gone_();
+// Readable means closed, or that the next request has come early. Behind its bytes poll() alone sees an end,
+// now and then.
+void TimedSocket::look() {
+  if (!gone_) return;
+  pollfd socket = {.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
+  if (poll(&socket, 1, 0) > 0) return std::exchange(gone_, nullptr)();
+  next_look_.expires_after(std::chrono::seconds(1));
+  next_look_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+    if (!error) self->look();
+  });
 }
 
 }  // namespace moesaic::server

@@ -67,9 +67,14 @@ struct WorkerPool::Task : std::enable_shared_from_this<Task> {
 
 WorkerPool::WorkerPool(size_t most_waiting)
     : queues_{Queue(most_waiting), Queue(most_waiting), Queue(most_waiting)} {
-  for (int lane = 0; lane < kLanes; ++lane) {
-    for (int i = 0; i < kThreads[lane].count; ++i)
-      threads_.emplace_back([this, lane] { serve(static_cast<Lane>(lane)); });
+  try {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      for (int i = 0; i < kThreads[lane].count; ++i)
+        threads_.emplace_back([this, lane] { serve(static_cast<Lane>(lane)); });
+    }
+  } catch (...) {
+    join();
+    throw;
   }
 }
 

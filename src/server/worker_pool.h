@@ -45,8 +45,9 @@ class WorkerPool {
   };
   using Clock = std::chrono::steady_clock;
 
-  explicit WorkerPool(size_t most_waiting);  // tasks in the queue of each lane
-  ~WorkerPool();                             // as stop(), but what waits gets no result
+  // most_waiting: tasks in the queue of each lane. Throws std::system_error where the system gives no thread.
+  explicit WorkerPool(size_t most_waiting);
+  ~WorkerPool();  // as stop(), but what waits gets no result
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 

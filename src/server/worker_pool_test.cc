@@ -1,14 +1,18 @@
 #include "server/worker_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/use_future.hpp>
+#include <cstdlib>
 #include <future>
 #include <stdexcept>
+#include <system_error>
 
 namespace moesaic::server {
 namespace {
@@ -21,7 +25,7 @@ constexpr Clock::time_point kLater(std::chrono::hours(24 * 365 * 10));  // after
 // Coroutines that wait for the pool, on a thread of their own as the sockets' are.
 class WorkerPoolTest : public testing::Test {
  protected:
-  ~WorkerPoolTest() override {  // NOLINT(bugprone-exception-escape): there is a thread to join
+  ~WorkerPoolTest() override {
     guard_.reset();
     thread_.join();
     pool_.stop();
@@ -172,6 +176,22 @@ TEST_F(WorkerPoolTest, StoppingEndsWhatWaits) {
   free_.set_value();
   stopping.join();
   EXPECT_EQ(run({}, [] {}).get(), End::kBusy);
+}
+
+// A user with few processes: some of the threads can be started, or none.
+TEST(WorkerPoolLimit, ThreadsThatCannotBeStartedAreAnError) {
+  const auto make = [] {
+    const rlimit few{.rlim_cur = 3, .rlim_max = 3};
+    // Root has no such limit. Where it may not become another user, there is nothing to try.
+    if ((getuid() == 0 && setuid(54321) != 0) || setrlimit(RLIMIT_NPROC, &few) != 0) std::_Exit(0);
+    try {
+      const WorkerPool pool(4);
+    } catch (const std::system_error&) {
+      std::_Exit(0);
+    }
+    std::_Exit(1);
+  };
+  EXPECT_EXIT(make(), testing::ExitedWithCode(0), "");
 }
 
 // Many of everything at a time: every coroutine goes on exactly once.

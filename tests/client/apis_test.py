@@ -102,6 +102,13 @@ class Echo(Case):
         self.assertIsNone(logprobs["token_logprobs"][0])
         self.assertIsNone(logprobs["top_logprobs"][0])
         self.assertEqual(logprobs["text_offset"][0], 0)
+        # A character of several tokens counts once.
+        for text in ("Say \U0001f600\u00e9 abc", "\U0001f600abc"):
+            choice = self.post("/v1/completions", {"prompt": text, "max_tokens": 0, "logprobs": 1, "echo": True})["choices"][0]
+            offsets = dict(zip(choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]))
+            for token, offset in offsets.items():
+                if "\ufffd" not in token:
+                    self.assertTrue(text[offset:].startswith(token), (text, token, offset))
         for own, top in zip(logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:]):
             self.assertLessEqual(own, max(top.values()) + 1e-6)
             self.assertIn(own, top.values())

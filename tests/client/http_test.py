@@ -163,6 +163,15 @@ class Http(unittest.TestCase):
     def test_too_large(self):
         head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n"
         self.assertIn(b" 413 ", self.raw((head + f"Content-Length: {1 << 30}\r\n\r\n").encode()))
+        # Each API has its own form of an error, before a body is read, too.
+        for path, own, form in (("/api/chat", "", rb'{"error":"[^"]*bytes"}'),
+                                ("/v1/messages", "anthropic-version: 1\r\n", rb'Request-Id: (?s:.*)"type":"error"'),
+                                ("/v1/chat/completions", "", rb'{"error":{"')):
+            for fields in (f"Content-Length: {1 << 30}", "X: " + "x" * 100_000):
+                answer = self.raw(f"POST {path} HTTP/1.1\r\nHost: x\r\n{own}{fields}\r\n\r\n".encode())
+                self.assertRegex(answer, rb"^HTTP/1.1 4(13|31) ")
+                self.assertRegex(answer, form, path)
+                self.assertRegex(answer, rb"\r\nDate: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT\r\n")
         chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
         with self.connect() as s:
             s.sendall((head + "Transfer-Encoding: chunked\r\n\r\n").encode())
@@ -243,6 +252,15 @@ class Http(unittest.TestCase):
         with self.connect() as s:
             s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{".encode())
             self.assertIn(b" 408 ", s.recv(65536))
+
+    def test_a_client_that_sends_fast_is_left_in_time(self):
+        # Refused at once; what follows is read for a while only, also where there is always something to read.
+        with self.connect() as s:
+            s.sendall(b"POST /nope HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+            chunk, end = b"8000\r\n" + b"a" * 0x8000 + b"\r\n", time.monotonic() + 20
+            with self.assertRaises(OSError):
+                while time.monotonic() < end:
+                    s.sendall(chunk)
 
     def test_half_closed(self):
         gone = self.gone()
@@ -621,6 +639,28 @@ class UnknownFields(unittest.TestCase):
             status, answer = server.post(path, {**body, "temprature": 1})
             self.assertEqual((status, answer["error"]["param"], answer["error"]["code"]),
                              (400, "temprature", "unknown_parameter"))
+        self.assertEqual(server.stop()[0], 0)
+
+
+class SlowReader(unittest.TestCase):
+    def test_a_client_that_reads_slowly_gets_all_of_a_long_answer(self):
+        server = Served("--write-timeout", 1, "--log", "quiet").wait_ready()
+        longest = server.post("/tokenize", {"prompt": " alphabetically"})[1]["tokens"]
+        times = 262144 // len(longest) // (4 if "MOESAIC_SANITIZED" in os.environ else 1)
+        body = json.dumps({"tokens": longest * times}).encode()
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            s.settimeout(60)
+            s.connect(("127.0.0.1", server.port))
+            s.sendall(b"POST /detokenize HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                      + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            begun, parts = time.monotonic(), []
+            while part := s.recv(1 << 17):
+                parts.append(part)
+                time.sleep(0.04)
+        head, answer = b"".join(parts).split(b"\r\n\r\n", 1)
+        self.assertGreater(time.monotonic() - begun, 1)  # longer than a client that reads nothing may take
+        self.assertEqual(json.loads(answer)["content"], " alphabetically" * times)
         self.assertEqual(server.stop()[0], 0)
 
 

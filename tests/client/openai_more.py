@@ -54,8 +54,9 @@ class Completions(Case):
             self.assertEqual(max(top.values()), logprob)
             self.assertEqual(choice.text[offset:offset + len(token)], token)
 
-    def test_special_tokens_are_text(self):
-        tokens = self.server.post("/tokenize", {"prompt": "<|start|>"})[1]["tokens"]
-        self.assertGreater(len(tokens), 1)
-        special = self.server.post("/tokenize", {"prompt": "<|start|>", "parse_special": True})[1]["tokens"]
-        self.assertEqual(len(special), 1)
+    def test_special_tokens_are_read_as_completions_read_them(self):
+        tokens = lambda **more: self.server.post("/tokenize", {"prompt": "<|start|>a", **more})[1]["tokens"]  # noqa: E731
+        done = self.server.post("/v1/completions", {"prompt": "<|start|>a", "max_tokens": 1, "return_token_ids": True})[1]
+        self.assertEqual(tokens(), done["choices"][0]["prompt_token_ids"])
+        self.assertEqual(tokens(parse_special=True), tokens())
+        self.assertGreater(len(tokens(parse_special=False)), len(tokens()))

@@ -115,6 +115,8 @@ def _checked(params: SamplingParams) -> SamplingParams:
         params.n = operator.index(params.n)
     except TypeError:
         raise InvalidRequest(f"n: {_shown(params.n)} is not a whole number") from None
+    if not 1 <= params.n <= _engine.most_choices:  # AsyncLLM numbers a request's answers before the engine has it
+        raise InvalidRequest(f"n: {_shown(params.n)} is not from 1 to {_engine.most_choices}")
     return params
 
 

@@ -34,11 +34,10 @@ def unfit_device() -> str | None:
     major, minor = torch.cuda.get_device_capability()
     if major not in (9, 12):
         return f"compute capability {major}.{minor}: 9.0, 12.0 and 12.1 have kernels"
-    from . import list_devices
+    from . import _engine
 
-    if not any(device["backend"] == "cuda" and device["usable"] for device in list_devices()):
-        return next((device["reason"] for device in list_devices() if device["backend"] == "cuda"), "this build of moesaic has no CUDA")
-    return None
+    reason = _engine.unfit_gpu(torch.cuda.current_device())  # not list_devices(), which makes a context on each GPU
+    return reason.removeprefix("moe: ") or None
 
 
 @functools.cache

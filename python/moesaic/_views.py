@@ -46,7 +46,7 @@ def view_of(tensor: Any, name: str, stream: int | None, host: bool = False) -> V
         return View(taken.address, taken.shape, taken.strides, taken.dtype, _HOST, taken)
     if kind != _ON_CUDA:
         raise InvalidRequest(f"{name} is not on a CUDA device")
-    taken = _taken(tensor, name, stream=_LEGACY_STREAM if stream is None else stream)
+    taken = _taken(tensor, name, stream=stream or _LEGACY_STREAM)  # DLPack has no stream 0
     return View(taken.address, taken.shape, taken.strides, taken.dtype, taken.device, taken)
 
 

@@ -248,8 +248,10 @@ _CALL_REFUSED = {
     "tokenization_kwargs": "tokenize the prompt with get_tokenizer() and give its ids",
     "guided_options_request": "use structured_outputs of SamplingParams",
 }
-GENERATE_NAMES = Names(ignored="priority", refused={
-    **_CALL_REFUSED, "prompt_token_ids": "give {'prompt_token_ids': ..} as the prompt", "stream": "use LLM.stream()"})
+GENERATE_NAMES = Names(ignored="priority trace_headers", refused={
+    **_CALL_REFUSED, "prompt_token_ids": "give {'prompt_token_ids': ..} as the prompt", "stream": "use LLM.stream()",
+    "prompt_text": "give {'prompt': .., 'prompt_token_ids': ..} as the prompt", "data_parallel_rank": "this is the only engine",
+    "reasoning_ended reasoning_parser_kwargs": "chat() takes an answer's reasoning apart"})
 CHAT_NAMES = Names(
     ignored="priority",
     refused={**_CALL_REFUSED, "chat_template chat_template_content_format": _CHAT,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from typing import Any, AsyncIterator
+from collections.abc import Coroutine, Generator
+from typing import Any, AsyncIterator, Iterable, NoReturn
 
 from . import _engine
 from ._requests import Messages, Prompt, _Base, _chat, _completion, _Request
@@ -72,6 +73,19 @@ class _Flight:
             del self.channel.queues[index]
 
 
+class _Done(Coroutine[Any, Any, None]):
+    """For calls that vLLM awaits, or makes tasks of: nothing is left to be done, and nobody need await it."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+    def send(self, value: Any) -> NoReturn:
+        raise StopIteration
+
+    def throw(self, *exception: Any) -> Any:
+        return super().throw(*exception)
+
+
 class AsyncLLM(_Base):
     """A model and its engine. Its methods are called from an event loop; several loops may share it. Cancelling a task,
     or leaving its loop over the outputs, ends its request.
@@ -100,16 +114,23 @@ class AsyncLLM(_Base):
         """The same for a chat; fields: as LLM.chat has them."""
         return self._stream(_chat(messages, sampling_params, fields), request_id)
 
-    def abort(self, request_id: str) -> None:
-        """The request's outputs end with finish_reason abort. Nothing where it is not in flight."""
-        if (flight := self._in_flight.get(request_id)) is not None:
-            flight.cancel()
+    def abort(self, request_id: str | Iterable[str]) -> Coroutine[Any, Any, None]:
+        """The outputs of a request, or of several, end with finish_reason abort. Nothing where one is not in flight. It is done
+        at once; like vLLM's it may be awaited."""
+        for one in [request_id] if isinstance(request_id, str) else request_id:
+            if (flight := self._in_flight.get(one)) is not None:
+                flight.cancel()
+        return _Done()
 
     def close(self) -> None:
         super().close()
         self._channels.clear()
 
     close.__doc__ = _Base.close.__doc__
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """close() by vLLM's name. timeout: not looked at."""
+        self.close()
 
     def __init__(self, *model: str, **options: Any) -> None:
         super().__init__(*model, **options)

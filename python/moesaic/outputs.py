@@ -168,6 +168,7 @@ class _Collector:
             self.output.prompt_logprobs = []
         self.names: dict[int, str] = {}  # token names
         self.marks = [_Mark() for _ in range(params.n)]
+        self.stops: list[int | None] = [None] * params.n  # the token that ended each answer, which comes before its end
         self.open = params.n
 
     def add(self, choice: int, delta: _engine.Delta) -> None:
@@ -177,13 +178,15 @@ class _Collector:
         self._add_prompt(choice, delta)
         for token in delta.tokens:
             answer.token_ids.append(token.token)
+            if token.is_stop:
+                self.stops[choice] = token.token
             if answer.logprobs is not None:
                 answer.logprobs.append(self._logprobs(token))
                 answer.cumulative_logprob = (answer.cumulative_logprob or 0.0) + token.logprob
         for piece in delta.pieces:
             self._add_piece(answer, piece)
         if delta.end is not None:
-            self._end(answer, delta)
+            self._end(choice, delta.end)
 
     def take(self) -> RequestOutput:
         """A copy for the caller, as RequestOutputKind has it."""
@@ -211,25 +214,21 @@ class _Collector:
         else:
             answer.text += _apart(answer.text, piece) + piece.text
 
-    def _end(self, answer: CompletionOutput, delta: _engine.Delta) -> None:
-        end = delta.end
-        assert end is not None
+    def _end(self, choice: int, end: _engine.Outcome) -> None:
+        answer = self.output.outputs[choice]
         if end.finish == "error":
             raise MoesaicError(end.error)
         answer.finish_reason = "tool_calls" if end.finish == "stop" and answer.tool_calls else end.finish
         if end.finish == "stop":
-            answer.stop_reason = self._stop_reason(answer, delta)
+            answer.stop_reason = end.stop_string or self._stop_token(choice)
         self.output.num_cached_tokens = end.cached_tokens
         self.open -= 1
         self.output.finished = self.open == 0
 
-    def _stop_reason(self, answer: CompletionOutput, delta: _engine.Delta) -> int | str | None:
-        if delta.tokens and delta.tokens[-1].is_stop:
-            last = delta.tokens[-1].token
-            return last if last in self.params.stop_token_ids else None
-        text = self._text(answer.token_ids)
-        found = [(at, stop) for stop in self.params._stop_strings() if stop and (at := text.rfind(stop)) >= 0]
-        return max(found)[1] if found else None
+    def _stop_token(self, choice: int) -> int | None:
+        """The token of stop_token_ids that ended it."""
+        token = self.stops[choice]
+        return token if token is not None and token in self.params._stop_tokens() else None
 
     def _text(self, tokens: list[int]) -> str:
         return codecs.decode(self.detokenize(tokens), "utf-8", "replace")

@@ -24,6 +24,7 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 # Headers of one connection, which must not be passed on (RFC 9110, 7.6.1).
 _HOP_BY_HOP = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
                "upgrade", "host", "content-length"}
+_STREAMS = {"text/event-stream", "application/x-ndjson"}  # the latter is Ollama's
 _BUSY = Response('{"error": {"message": "the worker is gone; try again", "type": "server_error", "param": null, "code": "worker_gone"}}',
                  status_code=503, media_type="application/json", headers={"Retry-After": "1"})
 
@@ -62,7 +63,7 @@ class MoesaicServer:
             answer = await self._session.request(request.method, url, headers=_kept(request.headers), data=await request.body())
         except aiohttp.ClientError:
             return _BUSY
-        if answer.content_type != "text/event-stream":
+        if answer.content_type not in _STREAMS:
             return await self._whole(answer)
         return StreamingResponse(self._parts(answer), answer.status, dict(_kept(answer.headers)))
 

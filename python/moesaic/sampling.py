@@ -104,8 +104,8 @@ class SamplingParams:
     def _all_logprobs(self) -> bool:
         return self.logprobs is not None and _whole("logprobs", self.logprobs) == -1
 
-    def _stop_strings(self) -> list[str]:
-        return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+    def _stop_tokens(self) -> Sequence[int]:
+        return () if self.stop_token_ids is None else self.stop_token_ids
 
 
 SamplingParams.__init__ = by_name(PARAMS_NAMES, "SamplingParams")(SamplingParams.__init__)  # type: ignore[method-assign]

@@ -10,7 +10,7 @@ from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
 from sglang.srt.layers.moe.utils import get_moe_a2a_backend
 from sglang.srt.layers.quantization.base_config import FusedMoEMethodBase
 from sglang.srt.layers.quantization.mxfp4 import Mxfp4MoEMethod
-from sglang.srt.runtime_context import get_exec, get_lora
+from sglang.srt.runtime_context import get_exec, get_lora, get_parallel
 
 from . import _torch_ops  # noqa: F401  (defines torch.ops.moesaic)
 from . import ops
@@ -19,9 +19,9 @@ from ._serving_engine import free, say
 _logger = logging.getLogger("sglang.moesaic")
 
 
-def settings() -> tuple[Any, Any, Any]:
-    """SGLang's settings of experts, of their exchange and of LoRA."""
-    return get_exec().moe, get_moe_a2a_backend(), get_lora()
+def settings() -> tuple[Any, Any, Any, Any]:
+    """SGLang's settings of experts, of their exchange, of LoRA and of ranks."""
+    return get_exec().moe, get_moe_a2a_backend(), get_lora(), get_parallel()
 
 
 class MoesaicMoEMethod(Mxfp4MoEMethod):

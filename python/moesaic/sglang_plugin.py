@@ -32,15 +32,17 @@ def refuse(reason: str) -> None:
     say(_logger, f"moesaic: SGLang's own kernels run gpt-oss's experts: {reason}", logging.WARNING)
 
 
-def unfit_layer(layer: Any, exec_moe: Any, a2a: Any, lora: Any) -> str | None:
+def unfit_layer(layer: Any, exec_moe: Any, a2a: Any, lora: Any, parallel: Any) -> str | None:
     """Why this layer is not for the operator; None: it is. layer: SGLang's FusedMoE while it is made; the others: its settings of
-    experts, of their exchange and of LoRA."""
+    experts, of their exchange, of LoRA and of ranks."""
     config = layer.moe_runner_config
     checks = (
         (layer.moe_tp_size > 1, f"tensor parallelism of {layer.moe_tp_size} cuts experts; use --ep-size {layer.moe_tp_size}"),
         (lora.enable_lora or bool(lora.lora_paths), "LoRA is enabled"),
         (not a2a.is_none(), f"experts exchange rows by {getattr(a2a, 'value', a2a)}"),
         (exec_moe.ep_num_redundant_experts > 0, "redundant experts"),
+        (exec_moe.enable_eplb, "expert load balancing"),  # it moves SGLang's own weights, which are freed
+        (parallel.dwdp_size > 1, f"ranks lend each other experts (--dwdp-size {parallel.dwdp_size})"),
         (exec_moe.enable_paged_experts, "paged experts"),
         (layer.num_fused_shared_experts > 0, "shared experts"),
         (config.gemm1_alpha is None or config.gemm1_clamp_limit is None or not layer.with_bias or not config.is_gated

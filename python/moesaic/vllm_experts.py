@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 import torch
+from vllm.config import get_current_vllm_config_or_none
 from vllm.model_executor.layers.fused_moe import RoutedExperts
 from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
 from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config, GptOssMxfp4MoEMethod
@@ -64,7 +65,7 @@ class MoesaicMxfp4Config(GptOssMxfp4Config):
     def get_quant_method(self, layer: Any, prefix: str) -> Any:
         if not isinstance(layer, RoutedExperts):
             return super().get_quant_method(layer, prefix)
-        reason = vllm_fit.unfit_device() or vllm_fit.unfit_layer(layer)
+        reason = vllm_fit.unfit_device() or vllm_fit.unfit_settings(get_current_vllm_config_or_none()) or vllm_fit.unfit_layer(layer)
         if reason is None:
             return MoesaicMoEMethod(layer.moe_config, prepares=not self.whole_model)
         vllm_fit.refuse(reason)

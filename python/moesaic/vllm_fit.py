@@ -6,8 +6,10 @@ import logging
 import os
 from typing import Any
 
+from . import _engine
 from ._serving_engine import misfit as _misfit
 from ._serving_engine import say, unfit_device
+from .errors import InvalidRequest
 
 _logger = logging.getLogger("vllm.moesaic")
 QUANTIZATION = "gpt_oss_mxfp4"
@@ -45,6 +47,18 @@ def dense_format() -> str:
     return os.environ.get("MOESAIC_VLLM_DENSE") or "keep"
 
 
+def unfit_options() -> str | None:
+    """Which variable of the whole model has a value that is none; None: neither."""
+    graphs = os.environ.get("MOESAIC_VLLM_GRAPHS", "")
+    if graphs not in ("", "0", "vllm"):
+        return f"MOESAIC_VLLM_GRAPHS is {graphs!r:.40}, not vllm"
+    try:
+        _engine.check_dense_format(dense_format())
+    except InvalidRequest as error:
+        return f"MOESAIC_VLLM_DENSE: {error}"
+    return None
+
+
 def misfit() -> str | None:
     """Why this vLLM is not one that vllm_experts.py knows; None: it is."""
     return _misfit("vllm", _INTERFACE)
@@ -53,6 +67,18 @@ def misfit() -> str | None:
 def misfit_of_model() -> str | None:
     """The same of vllm_model.py and vllm_attention.py."""
     return _misfit("vllm", _MODEL_INTERFACE)
+
+
+def unfit_settings(config: Any) -> str | None:
+    """Why not even the experts are for this configuration of vLLM's; None: they are. config: None where there is none."""
+    if config is None:
+        return None
+    offload = config.offload_config
+    checks = (
+        (offload.uva.cpu_offload_gb > 0 or offload.prefetch.offload_group_size > 0, "weights are offloaded to the CPU"),
+        (getattr(config.model_config, "enable_return_routed_experts", False), "the chosen experts are returned"),
+    )
+    return next((reason for unfit, reason in checks if unfit), None)
 
 
 def unfit_layer(layer: Any) -> str | None:
@@ -90,8 +116,11 @@ def unfit_model(config: Any) -> str | None:
         (getattr(model, "enable_sleep_mode", False), "sleep mode"),
         (getattr(model, "enable_prompt_embeds", False), "prompts as embeddings"),
         (model.runner_type != "generate", f"the model is for {model.runner_type}"),
+        (bool(cache.kv_cache_dtype_skip_layers), "layers whose KV cache has another type"),
+        # Connectors are called by vLLM's attention, which does not run.
+        (config.kv_transfer_config is not None, "a KV connector"),
     )
-    return unfit_device() or next((reason for unfit, reason in checks if unfit), None)
+    return unfit_device() or unfit_settings(config) or next((reason for unfit, reason in checks if unfit), None)
 
 
 def first_expert(expert_map: Any, experts: int) -> int | None:

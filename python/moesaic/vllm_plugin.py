@@ -25,11 +25,11 @@ def _asked() -> str:
 
 
 def _register_model() -> None:
-    from vllm.model_executor.models.registry import ModelRegistry
-
-    reason = vllm_fit.misfit_of_model()
+    reason = vllm_fit.unfit_options() or vllm_fit.misfit_of_model()
     if reason is not None:
         return vllm_fit.refuse_model(reason)
+    from vllm.model_executor.models.registry import ModelRegistry
+
     try:
         importlib.import_module("moesaic.vllm_model")  # vLLM does it later, where a failure would end it
     except Exception as error:

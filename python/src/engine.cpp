@@ -15,7 +15,6 @@
 namespace moesaic::python {
 namespace {
 
-constexpr int kMostChoices = 4096;  // n of one request
 constexpr const char* kClosed = "the engine has been closed";
 
 struct OpenEngines {

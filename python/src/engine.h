@@ -17,6 +17,8 @@
 
 namespace moesaic::python {
 
+inline constexpr int kMostChoices = 4096;  // n of one request
+
 using Tokens = std::vector<int32_t>;
 
 // The server's endpoint for which a request is written.

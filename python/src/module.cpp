@@ -194,7 +194,8 @@ void add_values(nb::module_& m) {
       .def_ro("prompt_tokens", &Outcome::prompt_tokens)
       .def_ro("generated_tokens", &Outcome::generated_tokens, "The token that ended the text included.")
       .def_ro("cached_tokens", &Outcome::cached_tokens,
-              "Of the prompt's, those that had been computed before.");
+              "Of the prompt's, those that had been computed before.")
+      .def_ro("stop_string", &Outcome::stop_string, "The one that ended it; empty: none did.");
 }
 
 // Python's time.monotonic() is the same clock.
@@ -316,4 +317,5 @@ NB_MODULE(_engine, m) {
       nb::sig("def list_devices() -> list[dict[str, typing.Any]]"),
       "DeviceInfo of include/moesaic/device.h.");
   m.attr("version") = std::string(moesaic::version());
+  m.attr("most_choices") = moesaic::python::kMostChoices;
 }

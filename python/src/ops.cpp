@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cuda_device.h"
 #include "backend/moe_operator.h"
 #include "backend/step_operator.h"
 #include "base/file_cache.h"
@@ -59,6 +60,13 @@ std::unique_ptr<MoeOperator> prepare(const MatrixArgs& w13, const MatrixArgs& w2
   const OwnCode own;
   const Unlocked release;
   return checked(prepare_moe(options, gate_up, down, pointer(stream)));
+}
+
+// Why the kernels cannot run on a GPU; empty: they can.
+std::string unfit_gpu(int device) {
+  const OwnCode own;
+  const Unlocked release;
+  return check_cuda_device("moe", device).message();
 }
 
 void run(const MoeOperator& moe, int64_t tokens, const std::string& type, uintptr_t x, uintptr_t out,
@@ -232,6 +240,10 @@ void add_ops(nb::module_& m) {
         nb::arg("first_expert"), nb::arg("routed_experts"), nb::arg("top_k"), nb::arg("hidden"),
         nb::arg("intermediate"), nb::arg("alpha"), nb::arg("limit"), nb::arg("offset"),
         nb::arg("interleaved"), nb::arg("stream"));
+  m.def("unfit_gpu", &unfit_gpu, nb::arg("device"));
+  m.def(
+      "check_dense_format", [](const std::string& name) { check(dense_format(name).status()); },
+      nb::arg("name"));
   m.def("note_crashes", &note_crashes, nb::arg("path"), nb::arg("text"), nb::arg("line"));
   m.def("cache_folder", &cache_folder);
   add_layer_ops(m);

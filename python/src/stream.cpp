@@ -76,6 +76,7 @@ std::stop_token Stream::stop_token(int index) const {
 void Stream::forget(int index) {
   const std::lock_guard lock(mutex_);
   live_.erase(index);
+  std::erase(ready_, index);  // fail() may have put it there
 }
 
 int Stream::open() const {

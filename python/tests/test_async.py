@@ -54,6 +54,21 @@ def test_a_chat_streams(engine, question):
     assert outputs[-1].finished and len(outputs) > 1  # a loop that comes late gets several tokens at once
 
 
+def test_a_refused_request_takes_nobodys_answers(engine):
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+
+    async def run():
+        first = asyncio.create_task(last(engine.generate("Once", params)))
+        while engine.stats["running"] == 0:
+            await asyncio.sleep(0)
+        for n in (-1, 0, 10**9):
+            with pytest.raises(moesaic.InvalidRequest, match="n: "):
+                await last(engine.generate("The", SamplingParams(n=n)))
+        return await asyncio.wait_for(asyncio.gather(first, last(engine.generate("A", params))), 60)
+    outputs = asyncio.run(run())
+    assert [o.prompt for o in outputs] == ["Once", "A"] and all(len(o.outputs[0].token_ids) == 40 for o in outputs)
+
+
 def test_leaving_cancelling_and_aborting(engine):
     endless = SamplingParams(ignore_eos=True, max_tokens=450)
 
@@ -76,6 +91,28 @@ def test_leaving_cancelling_and_aborting(engine):
         return final
     final = asyncio.run(run())
     assert final.finished and final.outputs[0].finish_reason == "abort" and final.request_id == "mine"
+
+
+def test_aborting_as_vllms_servers_do(engine):
+    endless = SamplingParams(ignore_eos=True, max_tokens=450)
+    unset = {name: None for name in ("trace_headers", "data_parallel_rank", "prompt_text", "reasoning_ended", "reasoning_parser_kwargs")}
+
+    async def run():
+        tasks = [asyncio.create_task(last(engine.generate("Once", endless, name, priority=0, **unset))) for name in ("a", "b", "c")]
+        while engine.stats["running"] < 3:
+            await asyncio.sleep(0)
+        assert await engine.abort("a") is None
+        assert await asyncio.create_task(engine.abort(["b", "nobody's"])) is None
+        assert await asyncio.gather(engine.abort({"c"}), return_exceptions=True) == [None]
+        return await asyncio.wait_for(asyncio.gather(*tasks), 60)
+    assert [output.outputs[0].finish_reason for output in asyncio.run(run())] == ["abort"] * 3
+
+
+def test_shutdown_closes():
+    engine = AsyncLLM("tiny", device="cpu", threads=1, context=256, max_batch=1)
+    engine.shutdown(timeout=1)
+    with pytest.raises(moesaic.MoesaicError, match="has been closed"):
+        engine.tokenize("a")
 
 
 def test_ended_before_the_engine_has_it(engine, monkeypatch):

@@ -104,6 +104,17 @@ def test_stop_strings_and_stop_tokens(llm):
     cut = llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=40, stop_token_ids=[token]))[0].outputs[0]
     assert cut.token_ids == text.token_ids[:text.token_ids.index(token) + 1]
     assert (cut.finish_reason, cut.stop_reason) == ("stop", token)
+    unset = SamplingParams(temperature=0, stop=None, stop_token_ids=None, bad_words=None, max_tokens=None)
+    assert llm.chat([{"role": "user", "content": "What is 17 + 25?"}], unset)[0].outputs[0].stop_reason is None
+
+
+def test_of_two_stop_strings_the_one_that_begins_first_is_named(llm):
+    numpy = pytest.importorskip("numpy")
+    text = llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=40))[0].outputs[0].text
+    at = next(i for i in range(len(text) - 4) if text.find(text[i + 2:i + 4]) == i + 2)
+    stops = numpy.array([text[at + 2:at + 4], text[at:at + 4]])  # both end at the same place
+    cut = llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=40, stop=stops))[0].outputs[0]
+    assert (cut.text, cut.stop_reason) == (text[:at], text[at:at + 4])
 
 
 def test_tool_calls_go_round(llm, weather):
@@ -203,6 +214,7 @@ def test_closing_ends_what_is_in_flight():
 @pytest.mark.parametrize("call, error, message", [
     (lambda llm: llm.generate("Hi", SamplingParams(temperature=-1)), moesaic.InvalidRequest, "temperature: "),
     (lambda llm: llm.generate("Hi", SamplingParams(n=0)), ValueError, "n: "),
+    (lambda llm: llm.generate("Hi", SamplingParams(n=10**30)), moesaic.InvalidRequest, "n: .* is not from 1 to 4096"),
     (lambda llm: llm.generate(""), moesaic.InvalidRequest, "prompt: is empty"),
     (lambda llm: llm.generate({"text": "Hi"}), moesaic.InvalidRequest, "a prompt has no 'text'"),
     (lambda llm: llm.generate({"prompt": "Hi", "multi_modal_data": {"image": 1}}), moesaic.InvalidRequest, "no 'multi_modal_data'"),

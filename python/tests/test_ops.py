@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import moesaic
-from moesaic import InvalidRequest, MoesaicError, _experts, ops
+from moesaic import InvalidRequest, MoesaicError, _engine, _experts, _views, ops
 
 
 def message(call, *arguments, error=InvalidRequest, **options):
@@ -52,6 +52,23 @@ def test_without_a_gpu_preparing_says_so():
     line = message(prepare_moe, matrix, matrix, device=0, experts=4, first_expert=0, routed_experts=4, top_k=4, hidden=64,
                    intermediate=64, alpha=1.702, limit=7.0, offset=1.0, interleaved=True, stream=0, error=MoesaicError)
     assert line.startswith("moe: ")
+    assert _engine.unfit_gpu(0).startswith("moe: ")
+
+
+def test_streams_get_dlpacks_numbers():
+    given = []
+
+    class Theirs:
+        def __dlpack_device__(self):
+            return 2, 0
+
+        def __dlpack__(self, stream):
+            given.append(stream)
+            raise BufferError("no")
+
+    for stream in (None, 0, 77):
+        assert message(_views.view_of, Theirs(), "x", stream) == "x: no"
+    assert given == [1, 1, 77]
 
 
 class NoMoe:

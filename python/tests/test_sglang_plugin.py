@@ -73,12 +73,13 @@ def reason(**changes):
                                    apply_router_weight_on_input=False, no_combine=False, routed_scaling_factor=None,
                                    params_dtype="torch.bfloat16")
     layer = types.SimpleNamespace(moe_runner_config=config, moe_tp_size=1, num_fused_shared_experts=0, with_bias=True)
-    moe, lora = types.SimpleNamespace(ep_num_redundant_experts=0, enable_paged_experts=False), types.SimpleNamespace(enable_lora=None, lora_paths=None)
-    exchange = NoExchange()
+    moe = types.SimpleNamespace(ep_num_redundant_experts=0, enable_eplb=False, enable_paged_experts=False)
+    lora = types.SimpleNamespace(enable_lora=None, lora_paths=None)
+    exchange, parallel = NoExchange(), types.SimpleNamespace(dwdp_size=1)
     for name, value in changes.items():
-        [owner] = [o for o in (config, layer, moe, lora, exchange) if hasattr(o, name)]
+        [owner] = [o for o in (config, layer, moe, lora, exchange, parallel) if hasattr(o, name)]
         setattr(owner, name, value)
-    return sglang_plugin.unfit_layer(layer, moe, exchange, lora)
+    return sglang_plugin.unfit_layer(layer, moe, exchange, lora, parallel)
 
 
 def test_gpt_oss_fits():
@@ -91,6 +92,8 @@ def test_gpt_oss_fits():
     (dict(lora_paths=["a"]), "LoRA is enabled"),
     (dict(value="deepep"), "experts exchange rows by deepep"),
     (dict(ep_num_redundant_experts=4), "redundant experts"),
+    (dict(enable_eplb=True), "expert load balancing"),
+    (dict(dwdp_size=2), "ranks lend each other experts (--dwdp-size 2)"),
     (dict(enable_paged_experts=True), "paged experts"),
     (dict(num_fused_shared_experts=1), "shared experts"),
     (dict(gemm1_alpha=None), "the activation is not gpt-oss's"),

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from moesaic import _serving_engine, vllm_fit, vllm_plugin
+from moesaic import _engine, _serving_engine, vllm_fit, vllm_plugin
 
 
 @pytest.fixture(autouse=True)
@@ -78,15 +78,25 @@ def test_layers_that_do_not_fit_are_named(changes, reason):
 def configuration(**changes):
     """vLLM's VllmConfig as far as unfit_model() looks at it; "model.dtype": of its model_config."""
     parts = dict(
-        parallel=dict(world_size=1, data_parallel_size=1, enable_dbo=False), cache=dict(cache_dtype="auto", block_size=16, user_specified_block_size=False),
-        model=dict(dtype="torch.bfloat16", enable_sleep_mode=False, enable_prompt_embeds=False, runner_type="generate"))
-    config = types.SimpleNamespace(lora_config=None, speculative_config=None, quant_config=types.SimpleNamespace(is_moesaics=True))
+        parallel=dict(world_size=1, data_parallel_size=1, enable_dbo=False),
+        cache=dict(cache_dtype="auto", block_size=16, user_specified_block_size=False, kv_cache_dtype_skip_layers=[]),
+        model=dict(dtype="torch.bfloat16", enable_sleep_mode=False, enable_prompt_embeds=False, runner_type="generate",
+                   enable_return_routed_experts=False),
+        offload=dict(uva=types.SimpleNamespace(cpu_offload_gb=0), prefetch=types.SimpleNamespace(offload_group_size=0)))
+    config = types.SimpleNamespace(lora_config=None, speculative_config=None, kv_transfer_config=None, quant_config=types.SimpleNamespace(is_moesaics=True))
     for name, values in parts.items():
         setattr(config, name + "_config", types.SimpleNamespace(**values))
     for name, value in changes.items():
         owner, _, attribute = name.rpartition(".")
         setattr(getattr(config, owner + "_config") if owner else config, attribute, value)
     return config
+
+
+# These fit neither the whole model nor the experts alone.
+NOWHERE = [
+    ({"offload.uva": types.SimpleNamespace(cpu_offload_gb=10)}, "weights are offloaded"),
+    ({"offload.prefetch": types.SimpleNamespace(offload_group_size=4)}, "weights are offloaded"),
+    ({"model.enable_return_routed_experts": True}, "chosen experts are returned")]
 
 
 def drafts(method):
@@ -100,11 +110,51 @@ def drafts(method):
     ({"speculative_config": drafts("eagle3")}, "drafts by eagle3"), ({"model.dtype": "torch.float16"}, "torch.float16"),
     ({"quant_config": None}, "MXFP4"), ({"cache.cache_dtype": "fp8_e5m2"}, "fp8_e5m2"), ({"model.enable_sleep_mode": True}, "sleep"),
     ({"cache.block_size": 48, "cache.user_specified_block_size": True}, "48 tokens"), ({"model.enable_prompt_embeds": True}, "embeddings"),
-    ({"model.runner_type": "pooling"}, "pooling")])
+    ({"model.runner_type": "pooling"}, "pooling"), ({"cache.kv_cache_dtype_skip_layers": ["sliding_window"]}, "KV cache has another type"),
+    ({"kv_transfer_config": "x"}, "KV connector"), *NOWHERE])
 def test_configurations_that_do_not_fit_are_named(monkeypatch, changes, reason):
     monkeypatch.setattr(vllm_fit, "unfit_device", lambda: None)
     found = vllm_fit.unfit_model(configuration(**changes))
     assert found is None if reason is None else reason in found
+
+
+@pytest.mark.parametrize("changes, reason", [({}, None), ({"kv_transfer_config": "x"}, None), *NOWHERE])
+def test_configurations_that_do_not_fit_the_experts_are_named(changes, reason):
+    found = vllm_fit.unfit_settings(configuration(**changes))
+    assert found is None if reason is None else reason in found
+
+
+def test_without_a_configuration_the_experts_fit():
+    assert vllm_fit.unfit_settings(None) is None
+
+
+@pytest.mark.parametrize("variable, value, reason", [
+    ("DENSE", "mxfp9", "MOESAIC_VLLM_DENSE: dense format 'mxfp9': use one of keep, "), ("GRAPHS", "typo", "MOESAIC_VLLM_GRAPHS is 'typo', not vllm")])
+def test_a_wrong_option_leaves_the_experts_alone(monkeypatch, caplog, variable, value, reason):
+    monkeypatch.setenv(f"MOESAIC_VLLM_{variable}", value)
+    vllm_plugin._register_model()
+    [record] = caplog.records
+    assert record.getMessage().startswith("moesaic: only gpt-oss's experts run on moesaic's kernels, the other layers on vLLM's: " + reason)
+
+
+@pytest.mark.parametrize("variable, value", [("DENSE", ""), ("DENSE", "mxfp8"), ("GRAPHS", "vllm"), ("GRAPHS", "0")])
+def test_options_that_there_are(monkeypatch, variable, value):
+    monkeypatch.setenv(f"MOESAIC_VLLM_{variable}", value)
+    assert vllm_fit.unfit_options() is None
+
+
+def test_only_the_current_gpu_is_asked(monkeypatch):
+    import sys
+
+    cuda = types.SimpleNamespace(is_available=lambda: True, get_device_capability=lambda: (9, 0), current_device=lambda: 3)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(_engine, "list_devices", lambda: 1 / 0)
+    monkeypatch.setattr(_engine, "unfit_gpu", lambda device: f"moe: device cuda:{device}: no")
+    assert _serving_engine.unfit_device() == "device cuda:3: no"
+    _serving_engine.unfit_device.cache_clear()
+    monkeypatch.setattr(_engine, "unfit_gpu", lambda device: "")
+    assert _serving_engine.unfit_device() is None
+    _serving_engine.unfit_device.cache_clear()
 
 
 class Map(list):

@@ -1,7 +1,10 @@
 // The least time that an operation's bytes and operations need on a device.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,6 +20,12 @@ struct Ceiling {
     return std::max(bytes / bytes_per_second, flops_per_second > 0 ? flops / flops_per_second : 0);
   }
 };
+
+// "989 TFLOP/s", "0.42 TFLOP/s".
+inline std::string rate_words(double flops_per_second) {
+  const double tera = flops_per_second / 1e12;
+  return fmt::format("{:.{}f} TFLOP/s", tera, tera < 10 ? 2 : 0);
+}
 
 // By an operation's name: the products of experts may be on 8-bit values, and have a peak of their own.
 inline Ceiling ceiling_of(std::string_view op, double bytes_per_second, const BackendCaps& caps) {

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "base/strings.h"
 #include "chat/history_file.h"
 #include "chat/line_editor.h"
 #include "chat/terminal.h"
@@ -20,6 +21,8 @@
 
 namespace moesaic::app {
 namespace {
+
+constexpr std::string_view kSpaces = " \t\n";
 
 class Chat;
 
@@ -104,11 +107,6 @@ bool is_command(const std::string& line) {
   });
 }
 
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t\n");
-  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\n") - begin + 1);
-}
-
 // Returns the file's name. It may be typed as for a shell: 'a b', a\ b, ~/a. Terminals write the name of a
 // file that is dropped into them in this way, too.
 std::string file_name(const std::string& typed) {
@@ -137,7 +135,7 @@ Status Chat::help(const std::string&) {
   for (const Command& c : commands()) {
     std::string others;
     for (const char* other : c.others) others += (others.empty() ? " (" : ", ") + std::string(other);
-    if (!others.empty()) others += ")";
+    if (!others.empty()) others += ')';
     list += fmt::format("  {:<22} {}{}\n", fmt::format("{} {}", c.name, c.argument), c.help, others);
   }
   chat::notice(list +
@@ -222,13 +220,13 @@ Status Chat::command(const std::string& line) {
   if (found == nullptr)
     return invalid("unknown command {}{} (/help lists them; a space before the / sends it as a message)",
                    name, did_you_mean(lower_case(name), command_names(true)));
-  const std::string argument = trimmed(line.substr(end));
+  const std::string argument(trimmed(std::string_view(line).substr(end), kSpaces));
   if (*found->argument == 0 && !argument.empty()) return invalid("{} takes no argument", found->name);
   return (this->*found->run)(argument);
 }
 
 Status Chat::handle(const std::string& message) {
-  if (trimmed(message).empty()) return {};
+  if (trimmed(message, kSpaces).empty()) return {};
   editor_.remember(message);
   if (const Status kept = file_.append(message); !kept.ok()) {
     chat::notice(fmt::format("moesaic: note: no history is kept: {}", kept.message()));
@@ -251,7 +249,7 @@ Status Chat::run() {
   for (int interrupts = 0; !ends_;) {
     const chat::Input input = editor_.read("> ");
     if (input.typed == chat::Typed::kEnd) {
-      fmt::print(stderr, "\n");
+      std::fputs("\n", stderr);
       return {};
     }
     if (input.typed == chat::Typed::kInterrupt) {
@@ -273,9 +271,9 @@ Status chat_by_lines(Session& session) {
   const bool terminal = isatty(STDIN_FILENO) != 0;
   if (terminal) chat::notice("Type a message and press Enter; Ctrl-C stops an answer, Ctrl-D ends.");
   for (std::string line;;) {
-    if (terminal) fmt::print(stderr, "> ");
+    if (terminal) std::fputs("> ", stderr);
     if (!std::getline(std::cin, line)) {
-      if (terminal) fmt::print(stderr, "\n");
+      if (terminal) std::fputs("\n", stderr);
       return {};
     }
     if (line.ends_with('\r')) line.pop_back();  // files with Windows' line ends

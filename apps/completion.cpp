@@ -76,22 +76,32 @@ std::string bash_completion(const std::vector<CommandText>& commands) {
   for (const CommandText& c : commands) cases += bash_case(c);
   return fmt::format(R"(# bash completion of moesaic, written by `moesaic completion bash`
 _moesaic() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD - 1]}} options='' choices='' models='' value=''
+  # bash parts a word at its colons (COMP_WORDBREAKS) and completes what is behind the last one
+  local words=("${{COMP_WORDS[0]}}") i before=''
+  for ((i = 1; i <= COMP_CWORD; ++i)); do
+    if ((i > 1)) && [[ ${{COMP_WORDS[i]}} == : || (${{COMP_WORDS[i - 1]}} == : && -n ${{COMP_WORDS[i]}}) ]]; then
+      words[-1]+=${{COMP_WORDS[i]}}
+    else
+      words+=("${{COMP_WORDS[i]}}")
+    fi
+  done
+  local word=${{words[-1]}} previous=${{words[-2]}} options='' choices='' models='' value=''
+  if [[ ${{COMP_WORDBREAKS-}} == *:* ]]; then before=${{word%"${{word##*:}}"}}; fi
   COMPREPLY=()
-  if [ "$COMP_CWORD" = 1 ]; then
+  if [ "${{#words[@]}}" = 2 ]; then
     mapfile -t COMPREPLY < <(compgen -W '{} --help --version' -- "$word")
     return
   fi
-  case ${{COMP_WORDS[1]}} in
+  case ${{words[1]}} in
 {}    *) ;;
   esac
-  if [ "${{COMP_WORDS[1]}}:$COMP_CWORD" = run:2 ] && [[ $word != -* ]]; then
+  if [ "${{words[1]}}:${{#words[@]}}" = run:3 ] && [[ $word != -* ]]; then
     models=yes
   fi
   if [ -n "$models" ]; then
     local model  # compgen -W would run what a name like $(x) says
     while IFS= read -r model; do
-      if [[ $model == "$word"* ]]; then printf -v model %q "$model"; COMPREPLY+=("$model"); fi
+      if [[ $model == "$word"* ]]; then printf -v model %q "${{model#"$before"}}"; COMPREPLY+=("$model"); fi
     done < <("${{COMP_WORDS[0]}}" list -o names 2>/dev/null)
   elif [ -n "$choices" ]; then
     mapfile -t COMPREPLY < <(compgen -W "$choices" -- "$word")

@@ -118,7 +118,8 @@ Result<std::string> get_if_absent(const std::string& name) {
   if (find_model(name, {.hub = model_places().hub}).ok()) return name;
   ASSIGN_OR_RETURN(const std::string path, get_model(name, {.usual = true}));
   // The server tells this name. It has the file if there may be several quantisations.
-  const std::string file = path.ends_with(".gguf") ? path.substr(path.find("/snapshots/") + 11) : "";
+  const std::string file =
+      path.ends_with(".gguf") ? path.substr(path.find("/snapshots/", model_places().hub.size()) + 11) : "";
   return file.empty() ? parsed->full_name() : parsed->full_name() + file.substr(file.find('/'));
 }
 

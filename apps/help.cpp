@@ -153,7 +153,7 @@ void refuse_empty_values(CLI::App& app) {
 }
 
 void read_whole_numbers_as_decimal(CLI::App& app) {
-  constexpr const char* kDigits = "0123456789";
+  static constexpr const char* kDigits = "0123456789";
   const auto digits_of = [](std::string_view text) {
     return text.substr(text.starts_with('-') || text.starts_with('+') ? 1 : 0);
   };

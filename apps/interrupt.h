@@ -7,8 +7,13 @@
 
 namespace moesaic::app {
 
+// The kernel keeps signals without a handler from PID 1, which the program is in a container: SIGINT and
+// SIGTERM get one there that ends it.
+void obey_signals_as_init();
+
 // While it exists, the first SIGINT only sets the flag; the second does what one does before and after: it
-// ends the program at once, as reading and loading leave nothing to undo. One at a time.
+// ends the program at once, as reading and loading leave nothing to undo. A SIGINT that is ignored, as in a
+// script's background jobs, stays ignored. One at a time.
 class InterruptScope {
  public:
   InterruptScope();

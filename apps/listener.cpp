@@ -26,6 +26,9 @@ bool styles() {
          from_environment("TERM") != "dumb";
 }
 
+// Text that standard error does not take is lost: fmt::print would end the answer by an exception.
+void print_error(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
 }  // namespace
 
 Printer::Printer(const PrinterOptions& options)
@@ -56,20 +59,19 @@ void Printer::finish() {
 void Printer::reasoning(const std::string& text) {
   if (!enabled_ || !reasoning_ || text.empty()) return;
   const bool terminal = isatty(STDERR_FILENO) != 0;
-  if (!std::exchange(open_, true))
-    fmt::print(stderr, "{}", dim_ ? "\x1b[2m" : terminal ? "Thinking...\n" : "");
-  if (!terminal) return fmt::print(stderr, "{}", text);
+  if (!std::exchange(open_, true)) print_error(dim_ ? "\x1b[2m" : terminal ? "Thinking...\n" : "");
+  if (!terminal) return print_error(text);
   thoughts_.text(chat::printable(text));
-  fmt::print(stderr, "{}", thoughts_.take());
+  print_error(thoughts_.take());
 }
 
 void Printer::end_reasoning() {
   if (!std::exchange(open_, false)) return;
   const bool terminal = isatty(STDERR_FILENO) != 0;
-  fmt::print(stderr, "{}{}\n", thoughts_.finish(),
-             dim_       ? "\x1b[0m"
-             : terminal ? "\n...done thinking.\n"
-                        : "");
+  print_error(fmt::format("{}{}\n", thoughts_.finish(),
+                          dim_       ? "\x1b[0m"
+                          : terminal ? "\n...done thinking.\n"
+                                     : ""));
 }
 
 void Listener::text(const TextPiece& piece) {

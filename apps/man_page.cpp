@@ -29,7 +29,7 @@ std::string option(const OptionText& o) {
   if (!names.empty() && o.takes_value) {
     text += o.choices.empty() ? " \\fIVALUE\\fR" : " \\fR" + roff(CLI::detail::join(o.choices, " | "));
   }
-  if (!names.empty()) text += "\n";
+  if (!names.empty()) text += '\n';
   text += roff(o.help);
   if (o.required) text += " (required)";
   if (!o.standard.empty()) text += fmt::format(" (unless given: {})", roff(o.standard));

@@ -6,13 +6,16 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 
 #include "api/bundled_model.h"
 #include "api/choose_ranks.h"
 #include "api/model_parts.h"
+#include "backend/profiling.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/seconds.h"
@@ -238,6 +241,18 @@ Status load(LoadedModel& model, const KvDemand& cache) {
   return {};
 }
 
+void measure_ceilings(LoadedModel& model) {
+  model.ceiling_gb_s = read_bandwidth(*model.backend);
+  measure_rate(model);
+}
+
+void measure_rate(LoadedModel& model) {
+  Profiler* const profiler = model.backend->profiler();
+  if (profiler == nullptr || model.backend->caps().peak_flops > 0) return;
+  BackendCaps& caps = model.caps;
+  caps.peak_flops = caps.experts_flops = std::max(caps.peak_flops, profiler->multiply_rate());
+}
+
 std::string loading_text(int64_t done, int64_t total) {
   return fmt::format("loading {:3}%", total > 0 ? 100 * done / total : 0);
 }
@@ -249,10 +264,14 @@ Status check_context(int64_t tokens, const ModelConfig& config, const char* opti
 
 Result<std::string> read_text(std::istream& in, const std::string& name) {
   std::string text, part(size_t{1} << 20, 0);
+  errno = 0;
   while (in.read(part.data(), std::ssize(part)) || in.gcount() > 0) {
     text.append(part, 0, static_cast<size_t>(in.gcount()));
     if (text.size() > kMostText) return invalid("{}: more than {} MB", name, kMostText >> 20);
   }
+  // Standard input is read through stdio, which alone tells an error from the end.
+  if (in.bad() || (&in == &std::cin && std::ferror(stdin) != 0))
+    return error(StatusCode::kIo, "{}: cannot read it: {}", name, std::strerror(errno != 0 ? errno : EIO));
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   return text;
 }
@@ -265,20 +284,30 @@ Result<std::string> read_text_file(const std::string& path) {
   return read_text(in, path);
 }
 
+namespace {
+
+Status missing_id(const std::vector<int32_t>& read) {
+  return invalid("token ids: one is missing at a comma, behind {} of them", read.size());
+}
+
+}  // namespace
+
+// A comma may follow the last one.
 Result<std::vector<int32_t>> parse_tokens(const std::string& text) {
   std::string list = text;
-  if (text.starts_with("@")) {
+  if (text.starts_with('@')) {
     ASSIGN_OR_RETURN(list, read_text_file(text.substr(1)));
   }
   std::vector<int32_t> tokens;
   const char* p = list.data();
   const char* const end = p + list.size();
+  int commas = 0;  // since the last id
   const auto skip = [&] {
-    while (p != end &&
-           (*p == ',' || *p == ' ' || *p == '\n' || *p == '\r' || *p == '\t' || *p == '[' || *p == ']'))
-      ++p;
+    for (commas = 0; p != end && std::string_view(", \n\r\t[]").find(*p) != std::string_view::npos; ++p)
+      commas += *p == ',' ? 1 : 0;
   };
   for (skip(); p != end; skip()) {
+    if (commas > (tokens.empty() ? 0 : 1)) return usage(missing_id(tokens));
     int32_t id = 0;
     const auto [next, code] = std::from_chars(p, end, id);
     if (code != std::errc())
@@ -289,6 +318,7 @@ Result<std::vector<int32_t>> parse_tokens(const std::string& text) {
     p = next;
   }
   if (tokens.empty()) return usage(invalid("no token ids given"));
+  if (commas > 1) return usage(missing_id(tokens));
   return tokens;
 }
 

@@ -194,6 +194,12 @@ Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows, int
 // Loads the model if it fits together with this cache. Progress goes to standard error if that is a terminal.
 Status load(LoadedModel& model, const KvDemand& cache);
 
+// Measures what the device can do at most: model.ceiling_gb_s, and with measure_rate() model.caps' operations
+// a second.
+void measure_ceilings(LoadedModel& model);
+// Measures the operations a second again where the backend does not state them; the most counts.
+void measure_rate(LoadedModel& model);
+
 // The text that says how much of a model is loaded.
 std::string loading_text(int64_t done, int64_t total);
 

@@ -22,6 +22,7 @@
 #include "checkpoint/mapped_file.h"
 #include "commands/commands.h"
 #include "help.h"
+#include "interrupt.h"
 #include "model_options.h"
 
 namespace moesaic::app {
@@ -37,12 +38,19 @@ int failed(const char* what) {
 
 int unwritten() { return failed("cannot write to standard output"); }
 
+// The error is fmt's where standard output cannot take more, else that of a thread which could not be
+// started.
+int failed_by_system(const std::system_error& e) {
+  if (std::ferror(stdout) != 0) return unwritten();
+  const bool no_thread = e.code() == std::errc::resource_unavailable_try_again;
+  return failed(no_thread ? "cannot start a thread: a limit is reached (ulimit -u, a container's pids limit)"
+                          : e.what());
+}
+
 // One line. Messages may have names out of a file or from the command line, which must not steer the
 // terminal.
 void say(const std::string& message) {
-  std::string line = chat::printable(message);
-  std::ranges::replace(line, '\n', ' ');
-  std::fprintf(stderr, "moesaic: %s\n", line.c_str());
+  std::fprintf(stderr, "moesaic: %s\n", chat::printable_line(message).c_str());
 }
 
 int report(const Status& status) {
@@ -139,6 +147,7 @@ int run_program(int argc, char** argv) try {
   occupy_closed_streams();
   // A limit on the size of files (ulimit -f) comes back as the error of a write.
   std::signal(SIGXFSZ, SIG_IGN);
+  obey_signals_as_init();
   catch_file_faults();
   speak_of_flags();
   set_notices(true);
@@ -174,8 +183,8 @@ int run_program(int argc, char** argv) try {
   }
   leave_out_gpu_options(*app.get_subcommands().front());
   return report(run());
-} catch (const std::system_error&) {  // fmt's, when standard output cannot take more
-  return unwritten();
+} catch (const std::system_error& e) {
+  return failed_by_system(e);
 } catch (const std::bad_alloc&) {
   return failed("out of memory");
 } catch (const std::exception& e) {

@@ -160,7 +160,7 @@ Result<std::string> read_text_or_stdin(const std::string& path) {
 Result<std::string> prompt_text(const std::string& prompt) {
   if (prompt == "@") return invalid("-p @: give a file's name behind @, or @@ for a text that begins with @");
   if (prompt.starts_with("@@")) return prompt.substr(1);
-  return prompt.starts_with("@") ? read_text_or_stdin(prompt.substr(1)) : prompt;
+  return prompt.starts_with('@') ? read_text_or_stdin(prompt.substr(1)) : prompt;
 }
 
 Session::Session(const RunOptions& o, const LoadedModel& loaded, Model model, AnswerGrammar grammar)

@@ -80,7 +80,8 @@ Json trace_json(const StepTrace& t) {
             {"rows", t.rows},
             {"depth", t.depth},
             {"steps", t.steps},
-            {"ceiling_gb_s", t.ceiling_gb_s}}},
+            {"ceiling_gb_s", t.ceiling_gb_s},
+            {"peak_tflop_s", t.caps.peak_flops / 1e12}}},
           {"traceEvents", std::move(events)}};
 }
 

@@ -53,6 +53,9 @@ set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME moesaic)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SUGGESTS libzmq5)  # serve --kv-events loads it
 # pull loads them; Ubuntu 24.04 and Debian 13 have the names with t64.
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "libcurl4 | libcurl4t64 | libcurl3-gnutls | libcurl3t64-gnutls, libssl3 | libssl3t64, ca-certificates")
+# These scripts stop and restart the service.
+set(scripts ${PROJECT_SOURCE_DIR}/packaging/debian)
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_CONTROL_EXTRA ${scripts}/postinst ${scripts}/prerm ${scripts}/postrm)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libmoesaic${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libmoesaic-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SHLIBDEPS OFF)
@@ -75,6 +78,7 @@ set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "The shared library of the C++ and C int
 # The .tar.gz begins with bin, lib and share. Each kind's own places for some files; libraries that the .tar.gz carries.
 set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/packaging/prefix.cmake)
 set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/packaging/debian_files.cmake ${PROJECT_SOURCE_DIR}/packaging/archive_files.cmake)
+set(CPACK_POST_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/packaging/archive_owner.cmake)
 set(CPACK_MOESAIC_SOURCE ${PROJECT_SOURCE_DIR})
 set(CPACK_MOESAIC_OBJDUMP ${CMAKE_OBJDUMP})
 set(CPACK_MOESAIC_SYSROOT "")

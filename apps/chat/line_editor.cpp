@@ -274,7 +274,7 @@ Input Libedit::read_line() {
   std::string text(line, static_cast<size_t>(count));
   if (text.ends_with('\n')) text.pop_back();
   if (interrupted_) return {.typed = text.empty() ? Typed::kInterrupt : Typed::kNothing, .text = ""};
-  return {.typed = Typed::kMessage, .text = pastes_.expand(text)};
+  return {.typed = Typed::kMessage, .text = text};
 }
 
 // True if the message goes on in another line; a backslash that says so is taken off.
@@ -300,6 +300,7 @@ Input Libedit::read(const std::string& prompt) {
     const size_t end = input.text.find(kQuotes, 3);
     input.text = input.text.substr(3, end - 3) + input.text.substr(end + 3);
   }
+  input.text = pastes_.expand(input.text);  // quotes and backslashes in a paste are only text
   return input;
 }
 

@@ -34,6 +34,7 @@ TEST(Pastes, EndsOfLinesAndControls) {
 TEST(TerminalText, ControlsAreShown) {
   EXPECT_EQ(printable("a\x1b]0;x\x07\r\n\tb"), "a\u241B]0;x\u2407\n\tb");
   EXPECT_EQ(printable("\x7f\xC2\x9B\xff"), "\u2421\uFFFD\uFFFD");
+  EXPECT_EQ(printable_line("a\x1b[m\r\n\tb"), "a\u241B[m  b");
   EXPECT_EQ(printable("Stra\u00DFe \u4E16"), "Stra\u00DFe \u4E16");
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/strings.h"
 #include "chat/markdown.h"
 #include "chat/terminal_text.h"
 
@@ -22,16 +23,13 @@ struct CellLine {
 };
 using Cell = std::vector<CellLine>;
 
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t");
-  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
+constexpr std::string_view kSpaces = " \t";
 
 // Bars behind a backslash are part of a cell, those in code are not: as GitHub has it.
 std::vector<std::string> cells_of(const std::string& row) {
   std::vector<std::string> cells(1);
-  std::string text = trimmed(row);
-  text.erase(0, text.starts_with("|") ? 1 : 0);
+  std::string text(trimmed(row, kSpaces));
+  text.erase(0, text.starts_with('|') ? 1 : 0);
   for (size_t i = 0; i < text.size(); ++i) {
     const bool escaped = text[i] == '\\' && i + 1 < text.size() && text[i + 1] == '|';
     if (escaped)
@@ -41,8 +39,8 @@ std::vector<std::string> cells_of(const std::string& row) {
     else
       cells.back() += text[i];
   }
-  if (cells.size() > 1 && trimmed(cells.back()).empty()) cells.pop_back();
-  for (std::string& cell : cells) cell = trimmed(cell);
+  if (cells.size() > 1 && trimmed(cells.back(), kSpaces).empty()) cells.pop_back();
+  for (std::string& cell : cells) cell = std::string(trimmed(cell, kSpaces));
   return cells;
 }
 
@@ -169,7 +167,7 @@ std::string show_row(const Table& t, const std::vector<std::vector<Span>>& row) 
       if (c > 0) out += styled({{kBar, kDim}});
       out += padded(part, t.widths[c], t.align[c], c + 1 == cells.size());
     }
-    out += "\n";
+    out += '\n';
   }
   return out;
 }

@@ -3,6 +3,7 @@
 #include <langinfo.h>
 #include <wchar.h>
 
+#include <algorithm>
 #include <clocale>
 
 #include "text/utf8.h"
@@ -46,6 +47,13 @@ std::string printable(std::string_view text) {
     at += length;
   }
   return out;
+}
+
+std::string printable_line(std::string_view text) {
+  std::string line = printable(text);
+  std::ranges::replace_if(
+      line, [](char c) { return c == '\n' || c == '\t'; }, ' ');
+  return line;
 }
 
 int display_width(std::string_view text) {

@@ -77,11 +77,13 @@ double bytes_read(const std::vector<OpProfile>& ops) {
   return bytes;
 }
 
-// A prompt's bytes say nothing where the device's operations are not stated.
+// A prompt's bytes say nothing where the device's operations are not known. What is quicker than the ceilings
+// allow was read from caches, or in a better moment: its own figure is the ceiling then.
 void add_roofline(Line& line, const std::vector<OpProfile>& ops, const BackendCaps& caps) {
   if (line.ceiling_gb_s <= 0 || (line.test.prefill && caps.peak_flops <= 0)) return;
   const Roofline least = roofline_of(ops, line.ceiling_gb_s * 1e9, caps);
-  line.seconds_per_token = least.seconds / line.test.tokens / line.test.batch;
+  line.seconds_per_token =
+      std::min(least.seconds / line.test.tokens / line.test.batch, 1 / line.tok_s.back());
   line.by_flops = least.by_flops;
 }
 
@@ -98,9 +100,10 @@ Result<double> time_once(Backend& backend, RandomBatch& random, const Test& t) {
   return static_cast<double>(t.tokens) * t.batch / seconds;
 }
 
-// A CPU shares its memory with other programs: what it can read is measured before a decoding test and after
-// each repetition, and the most of it counts. A GPU is measured once, when it has rested.
-Result<Line> measure(const BenchOptions& o, const LoadedModel& m, RandomBatch& random, const Test& t,
+// A CPU shares its memory and its cores with other programs: what it can read is measured before a decoding
+// test and after each repetition, what it can multiply after each repetition of a prompt, and the most of it
+// counts. A GPU is measured once, when it has rested.
+Result<Line> measure(const BenchOptions& o, LoadedModel& m, RandomBatch& random, const Test& t,
                      ProgressLine& progress) {
   Backend& backend = *m.backend;
   const bool again = backend.device().backend != "cuda" && !t.prefill;
@@ -112,6 +115,7 @@ Result<Line> measure(const BenchOptions& o, const LoadedModel& m, RandomBatch& r
     ASSIGN_OR_RETURN(const double tok_s, time_once(backend, random, t));
     if (rep >= 0) line.tok_s.push_back(tok_s);
     if (again) line.ceiling_gb_s = std::max(line.ceiling_gb_s, read_bandwidth(backend));
+    if (t.prefill) measure_rate(m);
   }
   progress.clear();
   std::sort(line.tok_s.begin(), line.tok_s.end());
@@ -138,6 +142,7 @@ nlohmann::ordered_json to_json(const Line& l, const BenchOptions& o, const Loade
           {"bytes_per_token", l.bytes_per_token},
           {"gb_s", l.gb_s()},
           {"ceiling_gb_s", l.ceiling_gb_s},
+          {"peak_tflop_s", m.caps.peak_flops / 1e12},
           {"share", l.share()},
           {"reads", m.caps.reads}};
 }
@@ -147,25 +152,26 @@ void print_md(const Line& l, const BackendCaps& caps) {
       l.bytes_per_token > 0 ? fmt::format("{:.3f} | {:.1f}", l.bytes_per_token / 1e9, l.gb_s()) : " | ";
   std::string share;
   if (l.seconds_per_token > 0) share = fmt::format("{:.0f}% of {:.1f}", 100 * l.share(), l.ceiling_gb_s);
-  if (l.by_flops) share += fmt::format(" GB/s and {:.0f} TFLOP/s", caps.peak_flops / 1e12);
+  if (l.by_flops) share += fmt::format(" GB/s and {}", rate_words(caps.peak_flops));
   fmt::print("| {} | {} | {} | {:.2f} | {:.2f} - {:.2f} | {} | {} |\n", l.test.name(), l.test.depth,
              l.test.batch, l.median(), l.tok_s.front(), l.tok_s.back(), memory, share);
 }
 
 void print_csv(const Line& l, const BenchOptions& o, const LoadedModel& m) {
-  fmt::print("{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.0f},{:.3f},{:.2f},{:.4f},{}\n",
+  fmt::print("{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.0f},{:.3f},{:.2f},{:.3f},{:.4f},{}\n",
              csv_text(o.model.model), csv_text(m.caps.name), m.caps.threads, l.test.name(), l.test.depth,
              l.test.batch, o.reps, l.median(), l.tok_s.front(), l.tok_s.back(), l.bytes_per_token, l.gb_s(),
-             l.ceiling_gb_s, l.share(), csv_text(m.caps.reads));
+             l.ceiling_gb_s, m.caps.peak_flops / 1e12, l.share(), csv_text(m.caps.reads));
 }
 
 void print_header(const BenchOptions& o, const LoadedModel& m) {
   if (o.format == "csv")
     fmt::print(
         "model,device,threads,test,depth,batch,reps,tok_s,tok_s_min,tok_s_max,bytes_per_token,gb_s,ceiling_"
-        "gb_s,share,reads\n");
+        "gb_s,peak_tflop_s,share,reads\n");
   if (o.format != "md") return;
-  fmt::print("{} on {}, loaded in {:.2f} s\n", chat::printable(o.model.model), m.caps.name, m.load_seconds);
+  fmt::print("{} on {}, loaded in {:.2f} s\n", chat::printable_line(o.model.model), m.caps.name,
+             m.load_seconds);
   if (!m.caps.reads.empty()) fmt::print("weights are read with {}\n", m.caps.reads);
   if (m.backend->device().backend == "cpu") fmt::print("huge pages: {}\n", describe(read_huge_pages()));
   fmt::print("\n");
@@ -247,7 +253,7 @@ Status run_bench(const BenchOptions& o) {
   RETURN_IF_ERROR(check_context(longest(o), m.checkpoint.config, "depth and test together"));
   const int rows = rows_of(o, m.backend->caps().prefill_rows);
   RETURN_IF_ERROR(load(m, {.sequences = largest(o.batches), .context = longest(o), .max_rows = rows}));
-  m.ceiling_gb_s = read_bandwidth(*m.backend);
+  measure_ceilings(m);
   print_header(o, m);
   ProgressLine progress;
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();

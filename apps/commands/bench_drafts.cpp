@@ -101,7 +101,7 @@ void print_line(const DraftLine& l) {
 void print_header(const DraftBenchOptions& o, const LoadedModel& m) {
   std::string chances;
   for (const double chance : o.acceptance) chances += fmt::format(" {:.2f}", chance);
-  fmt::print("{} on {}, {} with drafts of {} tokens, accepted at{}\n\n", chat::printable(o.model.model),
+  fmt::print("{} on {}, {} with drafts of {} tokens, accepted at{}\n\n", chat::printable_line(o.model.model),
              m.caps.name, o.speculative, o.acceptance.size(), chances);
   fmt::print(
       "| test | depth | batch | tok/s without | tok/s (median of {}) | min - max | gain | tokens a step | "

@@ -42,8 +42,8 @@ void print_header(const MoeBench& o, const LoadedModel& m) {
       "both products, combine; and with norm and router. A layer's mean over {} layers in turn, random\n"
       "activations made anew for each pass. Floor: the weights that random routing reaches at {:.0f} GB/s\n"
       "(measured), or the operations at {:.0f} TFLOP/s.\n\n",
-      chat::printable(o.model.model), c.experts_per_token, c.experts, c.hidden, c.intermediate, m.caps.name,
-      c.layers, m.ceiling_gb_s, m.caps.experts_flops / 1e12);
+      chat::printable_line(o.model.model), c.experts_per_token, c.experts, c.hidden, c.intermediate,
+      m.caps.name, c.layers, m.ceiling_gb_s, m.caps.experts_flops / 1e12);
   fmt::print(
       "| tokens | us (median) | min - max | floor us | share of floor | GB/s | TFLOP/s | us with router "
       "| share | kernels |\n"
@@ -97,7 +97,7 @@ Status run_moe_bench(const MoeBench& o) {
   if (tuner == nullptr)
     return error(StatusCode::kUnsupported,
                  "--moe: only the cuda device times one operation alone; use --device cuda");
-  m.ceiling_gb_s = read_bandwidth(*m.backend);
+  measure_ceilings(m);
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const int tokens : o.tokens) {
     MoeLine line{.tokens = tokens};

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "chat/terminal.h"
 #include "chat/terminal_text.h"
 #include "commands.h"
 #include "load_client.h"
@@ -134,10 +135,10 @@ void print(const Report& r) {
 
 void print_note(int by_events) {
   if (by_events == 0) return;
-  fmt::print(stderr,
-             "bench-serve: note: {} answers came without a usage that can be true: an event counts as one "
-             "token there, so tok/s may be too low and TPOT too high\n",
-             by_events);
+  chat::notice(fmt::format(
+      "bench-serve: note: {} answers came without a usage that can be true: an event counts as one "
+      "token there, so tok/s may be too low and TPOT too high",
+      by_events));
 }
 
 // Different for each request of each run, so that no prompt, nor its beginning, is in a server's prefix
@@ -155,20 +156,26 @@ std::vector<std::string> make_prompts(int words, int count, uint32_t run) {
 Status read_url(const std::string& url, LoadOptions& load) {
   const size_t scheme = url.find("://");
   const size_t begin = scheme == std::string::npos ? 0 : scheme + 3;
-  const std::string place = url.substr(begin, url.find('/', begin) - begin);
+  const size_t slash = std::min(url.find('/', begin), url.size());
+  const std::string place = url.substr(begin, slash - begin), path = url.substr(slash);
   const bool bracket = place.starts_with('[');
   const size_t end = std::min(place.find(bracket ? ']' : ':'), place.size());
   const std::string rest = place.substr(std::min(place.size(), end + (bracket ? 1 : 0)));
   int port = 80;
   const char* const last = rest.data() + rest.size();
-  const bool numbered =
-      rest.size() > 1 && rest[0] == ':' && std::from_chars(rest.data() + 1, last, port).ptr == last;
+  bool numbered = rest.size() > 1 && rest[0] == ':';
+  if (numbered) {
+    const auto [end_of_port, failed] = std::from_chars(rest.data() + 1, last, port);
+    numbered = end_of_port == last && failed == std::errc();
+  }
   load.host = place.substr(bracket ? 1 : 0, end - (bracket ? 1 : 0));
   load.port = std::to_string(port);
   const bool http = scheme == std::string::npos || url.starts_with("http://");
   if (!http || load.host.empty() || (bracket && end == place.size()) || !(rest.empty() || numbered) ||
       port < 1 || port > 65535)
     return usage(invalid("--url: '{}' is not of the form http://HOST:PORT", url));
+  if (!path.empty() && path != "/" && path != "/v1" && path != "/v1/")
+    return usage(invalid("--url: '{}' has a path; requests go to http://HOST:PORT/v1/completions", url));
   return {};
 }
 
@@ -234,17 +241,23 @@ Run add_bench_serve(CLI::App& app) {
   c.add_option("--url", *url, "http://HOST:PORT")->capture_default_str();
   c.add_option("--key", o->load.key, "API key");
   c.add_option("--model", o->load.model, "model to ask for; empty: whatever the server has");
-  c.add_option("--streams", o->streams, "requests at a time (closed loop), one run for each number")
-      ->delimiter(',')
-      ->check(in_range(1, 10000))
-      ->capture_default_str();
-  c.add_option("--rate", o->load.rate, "requests a second at random times (open loop) instead")
-      ->check(in_range(0.001, 1e6));
-  c.add_option("--requests", o->requests, "requests of a run; 0: 4 for each stream, at least 16")
-      ->check(in_range(0, 10'000'000))
-      ->capture_default_str();
+  CLI::Option* streams =
+      c.add_option("--streams", o->streams, "requests at a time (closed loop), one run for each number")
+          ->delimiter(',')
+          ->check(in_range(1, 10000))
+          ->capture_default_str();
+  CLI::Option* rate =
+      c.add_option("--rate", o->load.rate, "requests a second at random times (open loop) instead")
+          ->excludes(streams)
+          ->check(in_range(0.001, 1e6));
+  CLI::Option* requests =
+      c.add_option("--requests", o->requests, "requests of a run; 0: 4 for each stream, at least 16")
+          ->check(in_range(0, 10'000'000))
+          ->capture_default_str();
   c.add_option("--seconds", o->load.seconds,
                "run for this long instead of a number of requests (closed loop)")
+      ->excludes(rate)
+      ->excludes(requests)
       ->check(in_range(0.1, 1e6));
   c.add_option("-p,--prompt-words", o->prompt_words, "words of a prompt, one or two tokens each")
       ->check(in_range(0, 1'000'000))

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "chat/terminal.h"
 #include "checkpoint/gguf_names.h"
 #include "checkpoint/writer.h"
 #include "commands.h"
@@ -22,7 +23,7 @@ struct ConvertOptions {
 };
 
 void print_notes(const std::vector<std::string>& lines) {
-  for (const std::string& line : lines) fmt::print(stderr, "convert: note: {}\n", line);
+  for (const std::string& line : lines) chat::notice("convert: note: " + line);
 }
 
 // A target that is none, or a folder by the name of a file, is a slip.

@@ -29,8 +29,8 @@ void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& bac
   const double weights = stored_bytes(k.weights).sum(), kv_token = backend.kv_token_bytes(c);
   int full = 0;
   for (const bool sliding : c.sliding) full += sliding ? 0 : 1;
-  fmt::print("{} ({})\n\n", chat::printable(o.model.model), k.kind);
-  if (!k.path.empty()) fmt::print("path              {}\n", chat::printable(k.path));
+  fmt::print("{} ({})\n\n", chat::printable_line(o.model.model), k.kind);
+  if (!k.path.empty()) fmt::print("path              {}\n", chat::printable_line(k.path));
   fmt::print("layers            {} ({} sliding over {} tokens, {} full)\n", c.layers, c.layers - full,
              c.window, full);
   fmt::print("hidden            {}, experts {} of {} active, intermediate {}\n", c.hidden,
@@ -58,7 +58,7 @@ void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& bac
   if (!o.tensors) return;
   fmt::print("\n");
   for (const TensorInfo& t : k.tensors)
-    fmt::print("{:<60} {:<6} {:<28} {:>14}\n", chat::printable(t.name), t.dtype,
+    fmt::print("{:<60} {:<6} {:<28} {:>14}\n", chat::printable_line(t.name), t.dtype,
                nlohmann::json(t.shape).dump(), t.bytes);
 }
 

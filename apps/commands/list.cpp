@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api/bundled_model.h"
+#include "chat/terminal.h"
 #include "chat/terminal_text.h"
 #include "checkpoint/model_list.h"
 #include "commands.h"
@@ -22,8 +23,7 @@ struct ListOptions {
 
 std::vector<FoundModel> found_models(const ListOptions& o) {
   const ModelPlaces places = model_places();
-  for (const std::string& line : closed_places(places))
-    fmt::print(stderr, "moesaic: note: not looked at: {}\n", chat::printable(line));
+  for (const std::string& line : closed_places(places)) chat::notice("moesaic: note: not looked at: " + line);
   std::vector<FoundModel> models = models_here(places);
   if (!o.all) std::erase_if(models, [](const FoundModel& m) { return !m.gpt_oss; });
   if (const Result<std::string> tiny = bundled_model(); tiny.ok()) {
@@ -49,10 +49,11 @@ void print_models_json(const std::vector<FoundModel>& models) {
 
 void print_models(const std::vector<FoundModel>& models) {
   int width = 2;
-  for (const FoundModel& m : models) width = std::max(width, chat::display_width(chat::printable(m.name)));
+  for (const FoundModel& m : models)
+    width = std::max(width, chat::display_width(chat::printable_line(m.name)));
   fmt::print("{:<{}}  {:>9}  {:<11}  {}\n", "-m", width, "size", "type", "where");
   for (const FoundModel& m : models) {
-    const std::string name = chat::printable(m.name);
+    const std::string name = chat::printable_line(m.name);
     fmt::print("{}{}  {:>9}  {:<11}  {}{}{}\n", name, std::string(width - chat::display_width(name), ' '),
                size_text(m.bytes), m.kind, m.place, m.complete ? "" : ", incomplete",
                m.gpt_oss ? "" : ", not gpt-oss");
@@ -62,7 +63,7 @@ void print_models(const std::vector<FoundModel>& models) {
 // For the shells' completion.
 void print_names(const std::vector<FoundModel>& models) {
   for (const FoundModel& m : models) {
-    if (m.complete) fmt::print("{}\n", chat::printable(m.name));
+    if (m.complete) fmt::print("{}\n", chat::printable_line(m.name));
   }
 }
 

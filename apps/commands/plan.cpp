@@ -163,8 +163,8 @@ Status run_projection(const PlanOptions& o) {
         invalid("--tokens {}: the projection is for decoding, 1 to {} tokens", most, kProjectedTokens));
   fmt::print(
       "{} on {}: a projection from {:.0f} GB/s, {} multiprocessors at {:.2f} GHz; nothing was measured\n\n",
-      chat::printable(o.model.model), device.label, device.bytes_per_second / 1e9, device.multiprocessors,
-      device.clock / 1e9);
+      chat::printable_line(o.model.model), device.label, device.bytes_per_second / 1e9,
+      device.multiprocessors, device.clock / 1e9);
   for (const int tokens : o.tokens) print_projection(checkpoint, device, dense, tokens);
   return {};
 }
@@ -182,7 +182,7 @@ Status run_estimate(const PlanOptions& o) {
   if (fp8 && !slabs) return usage(invalid("--moe-path fp8: only for experts of gpt-oss's sizes in MXFP4"));
   const auto configs = w4a8 ? w4a8_configs(mxfp8_parts(path), h200) : sm90_configs(slabs, fp8);
   fmt::print("{} on an NVIDIA {} as its data sheet has it; nothing was measured\n\n",
-             chat::printable(o.model.model), h200 ? "H200" : sm120.label);
+             chat::printable_line(o.model.model), h200 ? "H200" : sm120.label);
   for (const int tokens : o.tokens)
     RETURN_IF_ERROR(print_configs(shape_of(checkpoint, tokens), configs, ceiling));
   return {};
@@ -244,17 +244,18 @@ Status run_plan(const PlanOptions& o) {
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, most));
   RETURN_IF_ERROR(check_context(most, m.checkpoint.config, "--tokens"));
   RETURN_IF_ERROR(load(m, {.context = most, .max_rows = most}));
-  const Ceiling ceiling{.bytes_per_second = read_bandwidth(*m.backend) * 1e9,
-                        .flops_per_second = m.caps.peak_flops};
+  const bool by_data_sheet = m.caps.peak_flops > 0;
+  measure_ceilings(m);
+  const Ceiling ceiling{.bytes_per_second = m.ceiling_gb_s * 1e9, .flops_per_second = m.caps.peak_flops};
   ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
                                                            {.max_tokens = most, .max_rows = most}));
   print_machine(m);
   if (const int ranks = m.choice.options.tp; ranks > 1)
     RETURN_IF_ERROR(print_ranks(m.checkpoint, ranks, false));
-  fmt::print("{} on {}: {:.0f} GB/s measured", chat::printable(o.model.model), m.caps.name,
+  fmt::print("{} on {}: {:.0f} GB/s measured", chat::printable_line(o.model.model), m.caps.name,
              ceiling.bytes_per_second / 1e9);
   if (ceiling.flops_per_second > 0)
-    fmt::print(", {:.0f} TFLOP/s by the data sheet", ceiling.flops_per_second / 1e12);
+    fmt::print(", {}{}", rate_words(ceiling.flops_per_second), by_data_sheet ? " by the data sheet" : "");
   fmt::print("\n\n");
   print_placement(m, ceiling);
   Profiler* const profiler = m.backend->profiler();

@@ -8,6 +8,7 @@
 #include "backend/profiling.h"
 #include "base/error.h"
 #include "base/seconds.h"
+#include "ceiling.h"
 #include "chat/terminal_text.h"
 #include "commands.h"
 #include "drafted_batch.h"
@@ -44,24 +45,26 @@ OpProfile per_step(const OpProfile& op, int steps) {
           .kernels = op.kernels};
 }
 
-// of_all: the part of the step that gets a bar; 0: none.
-void print_line(const OpProfile& op, const LoadedModel& m, double of_all = 0) {
+// least: seconds by the roofline, 0: not known; of_all: the part of the step that gets a bar; 0: none.
+void print_line(const OpProfile& op, double least, double of_all = 0) {
   constexpr double kBar = 20;
   const auto length = static_cast<size_t>(std::lround(kBar * of_all));
   const std::string bar = length > 0 ? "  " + std::string(length, '#') : "";
   const double gb_s = op.seconds > 0 ? op.bytes / op.seconds / 1e9 : 0;
   const std::string each =
       op.calls > 0 ? fmt::format("{:.1f}", op.seconds * 1e6 / static_cast<double>(op.calls)) : "";
-  const std::string share = m.ceiling_gb_s > 0 ? fmt::format("{:.0f}%", 100 * gb_s / m.ceiling_gb_s) : "";
-  fmt::print("{:<10}{:>7}{:>11.1f}{:>10}{:>10.4f}{:>10.1f}{:>8}{:>10.1f}{}\n", op.op, op.calls,
+  const std::string share =
+      least > 0 && op.seconds > 0 ? fmt::format("{:.0f}%", 100 * least / op.seconds) : "";
+  fmt::print("{:<10}{:>7}{:>11.1f}{:>10}{:>10.4f}{:>10.1f}{:>8}{:>10.2f}{}\n", op.op, op.calls,
              op.seconds * 1e6, each, op.bytes / 1e9, gb_s, share,
              op.seconds > 0 ? op.flops / op.seconds / 1e12 : 0, bar);
 }
 
 void print_table(const LoadedModel& m, const Steps& steps, const ProfileOptions& o, double step_seconds) {
-  fmt::print("{} on {}, a step of {} token{} at depth {}, {} steps; ceiling {:.1f} GB/s\n\n",
-             chat::printable(o.model.model), m.caps.name, o.rows, o.rows == 1 ? "" : "s", o.depth,
-             steps.count, m.ceiling_gb_s);
+  fmt::print("{} on {}, a step of {} token{} at depth {}, {} steps; ceilings {:.1f} GB/s{}\n\n",
+             chat::printable_line(o.model.model), m.caps.name, o.rows, o.rows == 1 ? "" : "s", o.depth,
+             steps.count, m.ceiling_gb_s,
+             m.caps.peak_flops > 0 ? " and " + rate_words(m.caps.peak_flops) : "");
   if (!m.caps.reads.empty()) fmt::print("weights are read with {}\n\n", m.caps.reads);
   fmt::print("{:<10}{:>7}{:>11}{:>10}{:>10}{:>10}{:>8}{:>10}  {}\n", "op", "calls", "us", "us each", "GB",
              "GB/s", "share", "TFLOP/s", "part of the step");
@@ -72,12 +75,16 @@ void print_table(const LoadedModel& m, const Steps& steps, const ProfileOptions&
     const OpProfile& op = ops.emplace_back(per_step(all, steps.count));
     sum.seconds += op.seconds, sum.bytes += op.bytes, sum.flops += op.flops;
   }
+  const auto least = [&m](const std::vector<OpProfile>& some) {
+    return m.ceiling_gb_s > 0 ? roofline_of(some, m.ceiling_gb_s * 1e9, m.caps).seconds : 0;
+  };
   for (const OpProfile& op : ops) {
-    print_line(op, m, sum.seconds > 0 ? op.seconds / sum.seconds : 0);
+    print_line(op, least({op}), sum.seconds > 0 ? op.seconds / sum.seconds : 0);
     for (const std::string& kernel : op.kernels) kernels += fmt::format("{:<10}{}\n", op.op, kernel);
   }
-  print_line(sum, m);
-  print_line({.op = "step", .calls = 1, .seconds = step_seconds, .bytes = sum.bytes, .flops = sum.flops}, m);
+  print_line(sum, least(ops));
+  print_line({.op = "step", .calls = 1, .seconds = step_seconds, .bytes = sum.bytes, .flops = sum.flops},
+             least(ops));
   const double gap = step_seconds - sum.seconds;
   fmt::print("the step as it runs takes {:.1f} us ({:.1f}%) {} than its ops one after the other\n",
              std::abs(gap) * 1e6, 100 * std::abs(gap) / sum.seconds, gap > 0 ? "more" : "less");
@@ -150,7 +157,7 @@ Status profile_drafts(const ProfileOptions& o, const LoadedModel& m, DraftParts&
   const DraftTimes& t = batch.times();
   for (const auto& [op, seconds] :
        {std::pair("draft", t.draft), std::pair("verify", t.verify), std::pair("roll-back", t.take_back)})
-    print_line({.op = op, .calls = 1, .seconds = seconds / t.steps}, m);
+    print_line({.op = op, .calls = 1, .seconds = seconds / t.steps}, 0);
   return {};
 }
 
@@ -188,7 +195,7 @@ Status run_profile(const ProfileOptions& o) {
   RETURN_IF_ERROR(parts.load(*m.backend, m.checkpoint));
   ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
                                                            {.max_tokens = tokens, .max_rows = max_rows}));
-  m.ceiling_gb_s = profiler->read_bandwidth();
+  measure_ceilings(m);
   // First as steps run, then op by op.
   ASSIGN_OR_RETURN(const Steps as_run, time_steps(random, *profiler, o));
   profiler->time_ops(true);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "chat/terminal.h"
 #include "chat/terminal_text.h"
 #include "checkpoint/find_model.h"
 #include "commands.h"
@@ -31,8 +32,7 @@ Result<std::string> model_here(const PullOptions& o) {
 Status run_pull(const PullOptions& o) {
   ASSIGN_OR_RETURN(const std::string path, model_here(o));
   fmt::print("{}\n", isatty(STDOUT_FILENO) != 0 ? chat::printable(path) : path);
-  if (isatty(STDERR_FILENO) != 0)
-    fmt::print(stderr, "To talk to it: moesaic run -m {}\n", chat::printable(o.name));
+  if (isatty(STDERR_FILENO) != 0) chat::notice("To talk to it: moesaic run -m " + o.name);
   return {};
 }
 

@@ -105,7 +105,7 @@ Status take_words(RunOptions& o, std::vector<std::string> words, bool model_give
   if (words.empty()) return {};
   const std::string prompt = fmt::format("{}", fmt::join(words, " "));
   if (o.has_prompt) return usage(invalid("'{}' stands beside -p or -f; give one prompt", prompt));
-  o.prompt = prompt;
+  o.prompt = prompt.starts_with('@') ? "@" + prompt : prompt;  // words name no file
   o.has_prompt = true;
   return {};
 }

@@ -14,6 +14,7 @@
 
 #include "api/model_parts.h"
 #include "base/error.h"
+#include "base/strings.h"
 #include "checkpoint/model_places.h"
 #include "commands.h"
 #include "model_options.h"
@@ -56,13 +57,18 @@ Status add_key(ServeOptions& o, const std::string& key, const std::string& sourc
 }
 
 Status read_keys(ServeOptions& o) {
-  if (const char* key = std::getenv("MOESAIC_API_KEY"); key != nullptr && *key != 0)
+  if (const char* key = std::getenv("MOESAIC_API_KEY"); key != nullptr) {
+    if (*key == 0) return usage(invalid("MOESAIC_API_KEY: it is empty; unset it to serve without a key"));
     RETURN_IF_ERROR(add_key(o, key, "MOESAIC_API_KEY"));
+  }
   if (o.key_file.empty()) return {};
   ASSIGN_OR_RETURN(const std::string text, read_text_file(o.key_file));
   std::istringstream lines(text);
   const size_t before = o.server.api_keys.size();
-  for (std::string key; lines >> key;) RETURN_IF_ERROR(add_key(o, key, o.key_file));
+  for (std::string line; std::getline(lines, line);) {
+    const std::string key(trimmed(line, " \t\r"));
+    if (!key.empty() && key[0] != '#') RETURN_IF_ERROR(add_key(o, key, o.key_file));
+  }
   if (o.server.api_keys.size() == before) return usage(invalid("{}: there is no key in it", o.key_file));
   return {};
 }
@@ -99,6 +105,7 @@ Status publish_kv_events(ServeOptions& o) {
 
 Status run_serve(ServeOptions o) {
   RETURN_IF_ERROR(read_keys(o));
+  if (o.server.address == "localhost") o.server.address = "127.0.0.1";  // other names would need a resolver
   ASSIGN_OR_RETURN(const std::string path, model_path(o.model));
   if (o.server.model_name.empty()) o.server.model_name = name_of(path);
   report_unused_adapter(o.model, o.open.lora);
@@ -139,21 +146,22 @@ void add_limits(CLI::App& c, server::Limits& limits) {
       ->check(in_range(size_t{1} << 20, size_t{1} << 40))
       ->capture_default_str()
       ->group(kRareOptions);
-  const auto time = [&](const char* name, server::seconds& value, const char* help) {
+  const auto time = [&](const char* name, server::seconds& value, const char* help, int least = 1) {
     c.add_option_function<int>(
          name, [&value](int s) { value = server::seconds(s); }, help)
-        ->check(in_range(0, 1 << 20))
+        ->check(in_range(least, 1 << 20))
         ->default_str(std::to_string(value.count()))
         ->group(kRareOptions);
   };
-  time("--request-timeout", limits.request_time, "seconds for a whole answer; 0: no limit");
+  time("--request-timeout", limits.request_time, "seconds for a whole answer; 0: no limit", 0);
   time("--header-timeout", limits.header_time,
        "seconds for a request's header to arrive, and for a new connection's first byte");
   time("--body-timeout", limits.body_time, "seconds for its body");
-  time("--idle-timeout", limits.idle_time, "seconds that a connection may be idle between requests");
+  time("--idle-timeout", limits.idle_time, "seconds that a connection may be idle between requests", 0);
   time("--write-timeout", limits.write_time, "seconds that a write may wait for the client to read");
-  time("--heartbeat", limits.heartbeat, "seconds of silence after which a stream sends a comment");
-  time("--drain-timeout", limits.drain_time, "seconds that answers in flight have after SIGTERM");
+  time("--heartbeat", limits.heartbeat, "seconds of silence after which a stream sends a comment; 0: never",
+       0);
+  time("--drain-timeout", limits.drain_time, "seconds that answers in flight have after SIGTERM", 0);
 }
 
 // The model, and how much of it at a time.
@@ -201,7 +209,7 @@ void add_model_options(CLI::App& c, ServeOptions& o) {
 
 // Options about the address, and the clients that may ask.
 void add_http_options(CLI::App& c, ServeOptions& o) {
-  c.add_option("--host", o.server.address, "address to listen on; 0.0.0.0: all")
+  c.add_option("--host", o.server.address, "address to listen on, or localhost; 0.0.0.0: all")
       ->capture_default_str()
       ->group(kServerOptions);
   c.add_option("--port", o.server.port, "0: any free one, which is printed")
@@ -209,9 +217,9 @@ void add_http_options(CLI::App& c, ServeOptions& o) {
       ->group(kServerOptions);
   c.add_option("--name", o.server.model_name, "the model's name for clients; else its folder's")
       ->group(kServerOptions);
-  c.add_option(
-       "--api-key-file", o.key_file,
-       "file of API keys, one per line, beside MOESAIC_API_KEY; without any key the server is open to all")
+  c.add_option("--api-key-file", o.key_file,
+               "file of API keys, one per line (lines with # in front are comments), beside MOESAIC_API_KEY; "
+               "without any key the server is open to all")
       ->group(kServerOptions);
   c.add_flag("--shared-prefix-cache", o.server.shared_prefix_cache,
              "with several API keys: prompts are found in the prefix cache whichever key sent them before; "

@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "bench.h"
+#include "chat/terminal.h"
 #include "chat/terminal_text.h"
 #include "child_process.h"
 #include "interrupt.h"
@@ -315,7 +316,7 @@ std::string shortened(const std::string& output) {
 constexpr int kNoDevice = 2;  // the exit status where the options cannot be met, as of the whole program
 
 int exit_status(const Status& status) {
-  if (!status.ok()) fmt::print(stderr, "moesaic: {}\n", status.message());
+  if (!status.ok()) chat::notice("moesaic: " + status.message());
   return status.ok() ? 0 : status.code() == StatusCode::kUsage ? kNoDevice : 1;
 }
 

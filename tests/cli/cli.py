@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shlex
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -15,15 +16,20 @@ import small_model
 MOESAIC = shlex.split(os.environ.get("MOESAIC", "moesaic"))
 # examples/generate.cpp, the same way; None where the tests run without CMake.
 EXAMPLE = [*MOESAIC[:-1], os.environ["MOESAIC_EXAMPLE"]] if "MOESAIC_EXAMPLE" in os.environ else None
+SANITIZED = "MOESAIC_SANITIZED" in os.environ
 # For tests with models of true shapes: a sanitizer takes minutes to make their weights.
-true_shapes = unittest.skipIf("MOESAIC_SANITIZED" in os.environ, "true shapes")
+true_shapes = unittest.skipIf(SANITIZED, "true shapes")
+# For tests that compute much, with code that the unit tests run under sanitizers, too.
+takes_minutes = unittest.skipIf(SANITIZED, "takes minutes under a sanitizer")
 _folder = tempfile.TemporaryDirectory(prefix="moesaic-cli-")
 FOLDER = pathlib.Path(_folder.name)
 MODEL = str(small_model.make(FOLDER / "model"))
 THINKER = str(small_model.make(FOLDER / "thinker", small_model.THOUGHT))
 CALLER = str(small_model.make(FOLDER / "caller", small_model.CALL))
 TINY = str(pathlib.Path(__file__).resolve().parents[2] / "models/tiny")
-TIMEOUT = 60  # seconds; a command takes a tenth of one, under sanitizers and emulators much more
+# A background job of a script has SIGINT ignored, and programs that are started here would, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+TIMEOUT = 240 if SANITIZED else 60  # seconds; a command takes a tenth of one, under sanitizers and emulators much more
 
 
 # Beside other tests, threads that wait for each other cost more than they help with so small a model.

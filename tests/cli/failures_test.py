@@ -8,7 +8,7 @@ import resource
 import shutil
 import subprocess
 
-from cli import FOLDER, MODEL, MOESAIC, TIMEOUT, Cli
+from cli import FOLDER, MODEL, MOESAIC, THINKER, TIMEOUT, Cli
 
 ABSENT = str(FOLDER / "absent")  # wrong flags must be told before a model is looked for
 
@@ -67,11 +67,20 @@ class Usage(Cli):
 
     def test_addresses(self):
         for url in ("https://x", "ftp://x", "http://", "http://:80", "http://x:", "http://x:0", "http://x:65536", "http://x:8o", "http://[::1",
-                    "http://[::1]x", "http://[]:80", "://x"):
+                    "http://[::1]x", "http://[]:80", "://x", "http://h:99999999999"):
             self.refused(2, ["--url", "http://HOST:PORT"], "bench-serve", "--url", url)
+        for path in ("/llm", "/v1/completions", "//"):
+            self.refused(2, ["--url", "has a path"], "bench-serve", "--url", f"http://127.0.0.1:1{path}")
+        for path in ("/", "/v1", "/v1/"):
+            self.refused(1, "cannot reach 127.0.0.1:1:", "bench-serve", "-o", "json", "--url", f"http://127.0.0.1:1{path}")
+
+    def test_options_of_one_loop_are_refused_in_the_other(self):
+        for option in ("--streams", "--seconds"):
+            self.refused(2, ["--rate", option], "bench-serve", "--rate", 5, option, 8)
+        self.refused(2, ["--requests", "--seconds"], "bench-serve", "--requests", 5, "--seconds", 8)
 
     def test_hosts(self):
-        for host in ("localhost", "999.1.1.1", "[::1]"):
+        for host in ("my-machine", "999.1.1.1", "[::1]"):
             self.refused(2, ["--host: ", "such as 127.0.0.1"], "serve", "-m", MODEL, "--port", 0, "--host", host)
 
     def test_schemas(self):
@@ -110,6 +119,13 @@ class Usage(Cli):
         for text in (b"a\x01b\n", "secret\n".encode("utf-16")):
             keys.write_bytes(text)
             self.refused(2, "control character", "serve", "-m", ABSENT, "--api-key-file", keys)
+        for text, words in (("# nobody's\n\n \t\r\n", "there is no key in it"), ("a b\n", "white space"), ("a # mine\n", "white space")):
+            keys.write_text(text)
+            self.refused(2, words, "serve", "-m", ABSENT, "--api-key-file", keys)
+        keys.write_text("# mine\n\n  secret \r\n")
+        done = self.moesaic("serve", "-m", ABSENT, "--port", 0, "--log", "quiet", "--api-key-file", keys)
+        self.assertEqual((done.returncode, ABSENT in done.stderr), (1, True), done.stderr)
+        self.refused(2, "MOESAIC_API_KEY: it is empty", "serve", "-m", ABSENT, env={**os.environ, "MOESAIC_API_KEY": ""})
         self.refused(2, "MOESAIC_API_KEY: .* white space", "serve", "-m", ABSENT, env={**os.environ, "MOESAIC_API_KEY": "secret\n"})
         for flag, value in (("--cors-origin", "*"), ("--cors-origin", "null"), ("--cors-origin", "http://localhost:3000/"),
                             ("--cors-origin", "vscode-webview://abc"), ("--allowed-host", "*"), ("--allowed-host", "[::1]:8080"),
@@ -174,6 +190,17 @@ class Files(Cli):
 
     def test_a_folder_for_a_file(self):
         self.refused(1, "folder", "tokenize", "-m", MODEL, "-f", FOLDER)
+
+    def test_an_error_is_no_end_of_a_file(self):
+        """This process's memory has no address 0."""
+        for command in ("tokenize", "perplexity"):
+            self.refused(1, "/proc/self/mem: cannot read it", command, "-m", MODEL, "-f", "/proc/self/mem")
+        folder = os.open(FOLDER, os.O_RDONLY)
+        self.addCleanup(os.close, folder)
+        done = subprocess.run([*MOESAIC, "tokenize", "-m", MODEL, "-f", "-"], stdin=folder, capture_output=True, text=True,
+                              timeout=TIMEOUT)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("cannot read it: Is a directory", done.stderr)
 
     def damaged(self, name, change):
         folder = FOLDER / name
@@ -291,6 +318,13 @@ class Output(Cli):
                                       text=True, timeout=TIMEOUT)
                 self.assertEqual(done.returncode, 1, args)
                 self.assertIn("cannot write to standard output", done.stderr)
+
+    def test_standard_error_that_takes_nothing_ends_nothing(self):
+        with open("/dev/full", "w") as full:
+            for args, out in ((("run", "-m", THINKER, "-p", "hello", "--temp", "0", "--show-reasoning"), "\n"),
+                              (("convert", MODEL, str(FOLDER / "full.gguf")), "")):
+                done = subprocess.run([*MOESAIC, *args], stdout=subprocess.PIPE, stderr=full, text=True, timeout=TIMEOUT)
+                self.assertEqual((done.returncode, done.stdout), (0, out), args)
 
     def test_closed_pipe(self):
         read, write = os.pipe()

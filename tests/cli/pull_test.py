@@ -85,8 +85,11 @@ class Pull(PullCase):
         self.assertIn("OK!", self.ok("run", "-m", NAME, "-p", "hello", env=self.env))
         # Nothing is fetched again but the list.
         before = len(self.hub.requests)
+        folders = [self.cache, *(folder for folder in self.cache.rglob("*") if folder.is_dir())]
+        changed = [folder.stat().st_mtime_ns for folder in folders]
         self.assertEqual(self.pull(), path)
         self.assertNotIn("resolve", str(self.hub.requests[before:]))
+        self.assertEqual([folder.stat().st_mtime_ns for folder in folders], changed)  # the cache may be read-only
         self.assertEqual([row["model"] for row in self.json("list", "-o", "json", env=self.env)][0], NAME)
 
     def test_the_same_bytes_under_many_names(self):

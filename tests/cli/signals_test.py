@@ -71,21 +71,28 @@ class Interrupt(Cli):
         self.assertEqual(process.stdout.read(4), b"OK!\n")
         self.assertEqual(self.interrupted(process), 130)
 
+    def conversion_in_named_file(self, target, **options):
+        """A conversion whose unfinished file has a name, since nothing under /proc can name it later. It has begun to write, or ended."""
+        hide = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs none /proc/$$/fd && exec "$@"', "sh"]
+        if subprocess.run([*hide, "true"], capture_output=True).returncode != 0:
+            self.skipTest("this user may not mount")
+        process = subprocess.Popen([*hide, *MOESAIC, "convert", TINY, target], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        self.addCleanup(lambda: (process.kill(), process.communicate()))
+        while process.poll() is None and not list(FOLDER.glob(f"{target.name}.*.part")):
+            pass
+        return process
+
     def test_a_conversion_leaves_nothing_behind(self):
-        """What is written is a pipe that the test stops to read, so that the signal comes in the middle."""
-        part = FOLDER / "signalled.gguf.part"
+        target = FOLDER / "signalled.gguf"
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            os.mkfifo(part)
-            process = self.start("convert", TINY, FOLDER / "signalled.gguf")
-            with open(part, "rb") as pipe:
-                self.assertEqual(pipe.read(4), b"GGUF")
-                self.assertIsNone(process.poll())
-                self.assertEqual(self.interrupted(process, number), 128 + number)
-            self.assertFalse(part.exists())
+            status = self.interrupted(self.conversion_in_named_file(target), number)
+            self.assertIn(status, (128 + number, 0))
+            self.assertEqual(list(FOLDER.glob("signalled*")), [target] if status == 0 else [])
+            target.unlink(missing_ok=True)
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # noqa: E731
-        process = self.start("convert", TINY, FOLDER / "signalled.gguf", preexec_fn=limit)
+        process = self.conversion_in_named_file(target, preexec_fn=limit)
         self.assertNotEqual(process.wait(TIMEOUT), 0)
-        self.assertFalse(part.exists())
+        self.assertEqual(list(FOLDER.glob("signalled*")), [])
 
     def test_a_killed_conversion_leaves_nothing_behind(self):
         """Not even by SIGKILL, which no program sees coming."""
@@ -106,27 +113,57 @@ class Interrupt(Cli):
         return any(link.startswith(f"{folder}/") for link in links)
 
     def test_a_conversion_goes_on_where_a_signal_is_ignored(self):
-        part = FOLDER / "signal_ignored.gguf.part"
-        os.mkfifo(part)
-        process = self.start("convert", TINY, FOLDER / "signal_ignored.gguf",
-                             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))  # as nohup does
-        with open(part, "rb") as pipe:
-            pipe.read(4)
-            process.send_signal(signal.SIGHUP)
-            self.assertGreater(len(pipe.read()), 10_000_000)
+        target = FOLDER / "signal_ignored.gguf"
+        process = self.conversion_in_named_file(target, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))  # as nohup does
+        process.send_signal(signal.SIGHUP)
+        self.assertEqual(process.wait(TIMEOUT), 0)
+        self.assertEqual(list(FOLDER.glob("signal_ignored*")), [target])
+
+    def test_an_answer_goes_on_where_ctrl_c_is_ignored(self):
+        """As in the background jobs of a script."""
+        process = self.start("run", "-m", MODEL, "--raw", "-p", "0", "--temp", "0", "--ctx", "2000",
+                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+        self.assertEqual(process.stdout.read(5), b"12345")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, 0)
+
+    def test_as_pid_1(self):
+        """As in a container, where the kernel keeps signals without a handler from it."""
+        inside = ["unshare", "-rpf"]
+        if subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
+            self.skipTest("this user may make no namespaces")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with subprocess.Popen([*inside, *MOESAIC, "run", "-m", MODEL, "--temp", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+                process.stdin.write(b"hello\n")
+                process.stdin.flush()
+                self.assertEqual(process.stdout.read(4), b"OK!\n")
+                child = int(pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+                os.kill(child, number)
+                self.assertEqual(process.wait(TIMEOUT), 128 + number)
 
     def test_a_server_that_loads(self):
         """It says how far it is, and ends at once, in the middle of the large tables that come first, too."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             process = self.start("serve", "-m", "dummy:gpt-oss-20b,layers=4", "--tokenizer", f"{TINY}/tokenizer.json", "--ctx", "1024",
-                                 "--max-batch", "1", "--device", "cpu", "-t", "1", "--port", "0")
+                                 "--max-batch", "1", "--device", "cpu", "-t", "1", "--host", "localhost", "--port", "0")
             url = process.stdout.readline().decode().strip()
+            self.assertRegex(url, r"\Ahttp://127\.0\.0\.1:\d+\Z")
             self.assertGreaterEqual(json.load(urllib.request.urlopen(url + "/health", timeout=TIMEOUT))["loading"], 0)
             with self.assertRaises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(url + "/ready", timeout=TIMEOUT)
             self.assertRegex(refused.exception.read().decode(), r"the model is being loaded \(\d+%\)")
             refused.exception.close()
             self.assertEqual(self.interrupted(process, number), 0)
+
+    def test_a_server_stays_where_a_signal_is_ignored(self):
+        """SIGHUP under nohup, SIGINT in the background jobs of a script."""
+        for number in (signal.SIGHUP, signal.SIGINT):
+            process = self.start("serve", "-m", MODEL, "--port", "0", preexec_fn=lambda n=number: signal.signal(n, signal.SIG_IGN))
+            url = process.stdout.readline().decode().strip()
+            process.send_signal(number)
+            self.assertEqual(urllib.request.urlopen(url + "/health", timeout=TIMEOUT).status, 200)
+            self.assertEqual(self.interrupted(process, signal.SIGTERM), 0)
 
     def test_twice_while_it_answers(self):
         process = self.start("run", "-m", MODEL, "--device", "reference", "--ctx", "32768", "--raw", "-p", "x " * 15000)

@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 import time
 
-TIMEOUT = 60  # seconds to wait for the screen; it takes a fraction of one, under sanitizers and emulators more
 _number = itertools.count()
 
 
@@ -19,8 +18,10 @@ def available():
 
 
 class Tmux:
-    def __init__(self, command, columns=100, rows=30, **environment):
-        """Runs `command`, a list, in a terminal; the state of the terminal follows when it has ended."""
+    def __init__(self, command, columns=100, rows=30, timeout=60, **environment):
+        """Runs `command`, a list, in a terminal; the state of the terminal follows when it has ended. timeout: seconds to wait
+        for what the screen must show."""
+        self.timeout = timeout
         self.socket = f"moesaic-{os.getpid()}-{next(_number)}"
         self.folder = tempfile.mkdtemp(prefix="moesaic-tmux-")
         variables = {"LANG": "C.UTF-8", "TERM": "xterm-256color", **environment}
@@ -47,7 +48,7 @@ class Tmux:
 
     def until(self, test, what):
         """Until the test of the screen gives something; that."""
-        end = time.monotonic() + TIMEOUT
+        end = time.monotonic() + self.timeout
         while True:
             screen = self.screen()
             if found := test(screen):

@@ -1,4 +1,4 @@
-"""The program on the machine's GPU: device_test.py verify|memcheck PROGRAM. Exit status 77, with the reason, where there
+"""The program on the machine's GPU: device_test.py verify|ranks|memcheck PROGRAM. Exit status 77, with the reason, where there
 is no GPU, or for memcheck no compute-sanitizer (MOESAIC_COMPUTE_SANITIZER, PATH, /usr/local/cuda/bin)."""
 
 import os
@@ -51,6 +51,12 @@ def verify(program):
     run([program, "verify", "--quick", "--device", "cuda"])
 
 
+def ranks(program):
+    """Every operation by ranks that share the GPU; by eight of them with the portable kernels."""
+    for count in (2, 8):
+        run([program, "verify", "--quick", "--tp", str(count), "--device", "cuda:" + ",".join(["0"] * count)])
+
+
 def memcheck(program):
     """Prefill and decoding of one and of several sequences through two layers of the real shapes."""
     bench = [program, "bench", "-m", "dummy:gpt-oss-20b,layers=2", "--device", "cuda", "-p", "1,130", "-n", "2", "-b", "1,16",
@@ -61,4 +67,4 @@ def memcheck(program):
 if __name__ == "__main__":
     name, moesaic = sys.argv[1:]
     need_gpu(moesaic)
-    {"verify": verify, "memcheck": memcheck}[name](moesaic)
+    {"verify": verify, "ranks": ranks, "memcheck": memcheck}[name](moesaic)

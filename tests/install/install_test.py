@@ -131,7 +131,7 @@ class InstallTest(unittest.TestCase):
     def complete(self, *words):
         """What bash offers for the last of the words."""
         script = self.prefix / "share/bash-completion/completions/moesaic"
-        ask = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _moesaic; printf "%s\\n" "${COMPREPLY[@]}"'
+        ask = 'source "$1"; shift; COMP_WORDBREAKS=" :"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _moesaic; printf "%s\\n" "${COMPREPLY[@]}"'
         place = self.folder / "names"
         place.mkdir(exist_ok=True)
         return run("bash", "-euc", ask, "bash", script, self.program, *words, cwd=place).split()
@@ -148,6 +148,11 @@ class InstallTest(unittest.TestCase):
         (self.folder / "names/models").mkdir()
         (self.folder / "names/models/$(touch obeyed).gguf").write_bytes(b"GGUF")
         self.assertIn("tiny", self.complete("run", ""))
+        # bash parts words at colons, and replaces what is behind the last one.
+        (self.folder / "names/models/a:b.gguf").write_bytes(b"GGUF")
+        for words in (("models/a", ":"), ("models/a", ":", "b"), ("-m", "models/a", ":", "b")):
+            self.assertEqual(self.complete("run", *words), ["b.gguf"])
+        self.assertEqual(self.complete("run", "-m", "models/a", ":", "b.gguf", "--dense", "q"), ["q8_0"])
         self.assertFalse((self.folder / "names/obeyed").exists())
 
     def test_other_shells_accept_their_scripts(self):
@@ -188,6 +193,9 @@ class InstallTest(unittest.TestCase):
         place = self.folder / "archive"
         run(pathlib.Path(CMAKE).parent / "cpack", "--config", f"{BUILD}/CPackConfig.cmake", "-G", "TGZ", "-B", place)
         archive, = place.glob("moesaic-*.tar.gz")
+        # Root's tar would give owner and mode of its folders to those of /usr/local.
+        for line in run("tar", "-tvzf", archive).splitlines():
+            self.assertRegex(line, r"\A(drwxr-xr-x|-rwxr-xr-x|-rw-r--r--|l\S+) root/root ")
         run("tar", "-xzf", archive, "-C", place)
         top = place / archive.name.removesuffix(".tar.gz")
         self.assertEqual(sorted(path.name for path in top.iterdir()), ["bin", "include", "lib", "share"])

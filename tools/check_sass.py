@@ -80,7 +80,7 @@ LOCAL = [
     (ANY, r"attention_portable_kernel\w+OwnPagesILi128ELb0", 24, 0, HEAD_128),
     (AMPERE, r"attention_portable_kernel\w+OwnPagesILi128ELb1", 80, 6, HEAD_128),
     ("sm_90", r"attention_portable_kernel\w+OwnPagesILi128ELb1", 88, 9, HEAD_128),
-    ("sm_90", r"attention_prefill_kernelILi128E", 112, 53, HEAD_128),
+    ("sm_90", r"attention_prefill_kernelILi64E", 8, 0, "160 registers; two values wait for the end"),
     (r"sm_90|sm_1[01]\d", r"gemm_split_k_kernelILb0E", 8, 0, "96 registers of 640 threads at the start"),
     (r"sm_1[01]\d", r"gemm_split_k_kernelILb1E", 32, 4, "128 registers of 512 threads"),
     (r"sm_1[01]\d", r"dense_decode_kernelINS0_(11Mxfp8|8Q8)SourceELi1ENS0_3Qkv", 8, 0, "all registers of a CTA's threads"),

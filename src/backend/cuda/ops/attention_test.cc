@@ -32,7 +32,7 @@ class AttentionTest : public sm120::OnDevice {
     const Case& c = p.c;
     // A batch-invariant target takes single rows as it takes prompts.
     const bool decode = c.rows == 1 && !target.batch_invariant;
-    const Uploaded uploaded(p, decode ? 1 : tile_tokens(c.heads, c.kv_heads));
+    const Uploaded uploaded(p, decode ? 1 : tile_tokens(c.heads, c.kv_heads, c.head_dim));
     Attention a = uploaded.attention(bf16);
     a.kv_splits = kv_splits_of((*std::ranges::max_element(c.tokens) + kPageTokens - 1) / kPageTokens);
     const auto run = [&](const SpanScratch& scratch) {
@@ -98,6 +98,19 @@ TEST_F(AttentionTest, PromptsOfEveryLength) {
   }
   // Several spans of 1,024 keys.
   check({.head_dim = 64, .heads = 8, .kv_heads = 1, .tokens = {1500, 2100}, .rows = 20});
+}
+
+// Scores that leave the first block's far below, or above.
+TEST_F(AttentionTest, PromptsWhoseScoresGrow) {
+  for (const float growth : {0.001F, 0.02F, 0.3F, -0.0004F}) {
+    for (const int rows : {1, 40})
+      check({.head_dim = 64,
+             .heads = 16,
+             .kv_heads = 2,
+             .tokens = {150, 1300, 2100},
+             .rows = rows,
+             .growth = growth});
+  }
 }
 
 TEST_F(AttentionTest, PromptsInAWindow) {

@@ -23,6 +23,7 @@ struct Case {
   int window = 0;
   std::vector<int> tokens;  // tokens of each sequence
   int rows = 1;             // the last ones of each; 1: decoding
+  float growth = 0;         // the keys, and so the scores, grow by so much from token to token
 };
 
 // Sequences with their keys and values, as floats and in pages.
@@ -39,7 +40,14 @@ class Cache {
     const size_t values = static_cast<size_t>(pages) * kPageTokens * c.kv_heads * c.head_dim;
     k_.resize(values), v_.resize(values);
     std::normal_distribution<float> normal;
-    for (float& x : k_) x = stored(normal(rng));
+    for (size_t i = 0; i < values; ++i) {
+      const auto place = static_cast<int>(i / (c.kv_heads * c.head_dim));
+      const int sequence =
+          static_cast<int>(std::ranges::upper_bound(first_page_, place / kPageTokens) - first_page_.begin()) -
+          1;
+      const int token = place - first_page_[sequence] * kPageTokens;
+      k_[i] = stored((1 + c.growth * static_cast<float>(token)) * normal(rng));
+    }
     for (float& x : v_) x = stored(normal(rng));
   }
 

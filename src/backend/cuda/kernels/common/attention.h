@@ -1,9 +1,10 @@
 // Attention over a paged KV cache with grouped queries, sinks and sliding windows.
 //
 // Two orders of sums, both fixed by a row's own keys, so that its result does not depend on batch or chunk:
-//   prefill   blocks of 128 keys: scores, their maximum, weights exp(score - maximum) rounded to BF16,
-//             weighted values; spans of 8 blocks (1,024 keys), joined in order; the spans joined in order
-//             onto the sink, which is where the running maximum and sum start
+//   prefill   blocks of 128 keys: weights exp(score - shift) rounded to BF16, weighted values. A row's shift
+//             is the maximum of its first block, and that of a later block which exceeds it by more than 8
+//             binary orders. Spans of 8 blocks (1,024 keys) are summed on the tensor cores, and joined in
+//             order onto the sink, which is where the running maximum and sum start
 //   decoding  the row's pages in kv_splits_of() equal KV splits. Each of four warps has every fourth page
 //             of a split; it weighs a page relative to the greatest score so far (weights rounded to BF16,
 //             beside FP8 values to F16). The warps' results, and then the KV splits', are joined in order,
@@ -54,9 +55,12 @@ constexpr int kv_splits_of(int pages) {
   return kv_splits < kMostKvSplits ? kv_splits : kMostKvSplits;
 }
 
-// A prefill tile: two groups of 64 MMA rows, each (token, query head) of one KV head.
-inline constexpr int kPrefillGroups = 2, kGroupRows = 64;
-inline int tile_tokens(int heads, int kv_heads) { return kPrefillGroups * (kGroupRows / (heads / kv_heads)); }
+// A prefill tile: two or three groups of 64 MMA rows, each (token, query head) of one KV head.
+inline constexpr int kGroupRows = 64;
+constexpr int prefill_groups(int head_dim) { return head_dim > 64 ? 2 : 3; }
+constexpr int tile_tokens(int heads, int kv_heads, int head_dim) {
+  return prefill_groups(head_dim) * (kGroupRows / (heads / kv_heads));
+}
 
 // By mma.sync, on every device. A row's keys are cut into spans of kSpanPages pages, which begin at multiples
 // of it. Sums run page by page in a span, and the spans are joined in order onto the sink: another order,
@@ -69,7 +73,7 @@ struct SpanScratch {
   int rows = 0;             // the step's rows, which share the room
   int* arrivals = nullptr;  // [kMostSpanGroups], zeros between launches
 };
-// Spans are divided in launches of at most kMostSpanGroups times (tile, KV head, half of the tile).
+// Spans are divided in launches of at most kMostSpanGroups times (tile, KV head, group of the tile).
 inline constexpr int kMostSpanGroups = 1024;
 inline constexpr int kSpanFloats = 16 << 20;
 Status attend_portable(const Attention& p, const SpanScratch& scratch, cudaStream_t stream);

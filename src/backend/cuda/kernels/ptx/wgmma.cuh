@@ -148,6 +148,20 @@ MOESAIC_WGMMA(
     "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95",
     "%96, %97, %98, %99", "%100", "%101", "%102", MOESAIC_D32(0), MOESAIC_D32(32), MOESAIC_D32(64));
 
+// The same with A from shared memory: [64][64 or 32 columns of K], as B. BF16, N = 128.
+template <int kRowBytes = 128>
+__device__ __forceinline__ void wgmma_from_shared(float (&d)[64], uint32_t a, uint32_t b, bool add) {
+  asm volatile(
+      "{.reg .b64 a, b; .reg .pred p; mov.b64 a, {%64, %66}; mov.b64 b, {%65, %66}; setp.ne.s32 p, %67, 0; "
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
+      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+      "%62, %63}, a, b, p, 1, 1, 0, 0;}"
+      : MOESAIC_D32(0), MOESAIC_D32(32)
+      : "r"(a), "r"(b), "n"(kWgmmaUpper<kRowBytes>), "r"(static_cast<int>(add)));
+}
+
 #undef MOESAIC_WGMMA
 #undef MOESAIC_WGMMA_ASM
 #undef MOESAIC_WGMMA_FP8_ASM

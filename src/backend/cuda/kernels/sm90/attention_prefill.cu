@@ -2,31 +2,35 @@
 //
 // Maths    as attention_decode.cu has it, of rows that attend to no later key; attention.h has the order
 //          of sums.
-// Shapes   a RowTile: consecutive rows of one sequence. 128 MMA rows, each (token, query head) of a KV
-//          head's group: row r is token r / group, head r % group. Keys in blocks of 128 (4 pages), 8
-//          blocks a span.
+// Shapes   a RowTile: consecutive rows of one sequence. Groups of 64 MMA rows, each (token, query head) of a
+//          KV head's group: row r is token r / group, head r % group. Three groups up to D = 64, else two.
+//          Keys in blocks of 128 (4 pages), 8 blocks a span.
 //
 // Grid     x: tile, the last (which have the most keys) first; y: KV head
-// CTA      warpgroups 0, 1: 64 MMA rows each. Both products take their left operand from registers: the
-//          queries, which stay, and the weights, which leave the scores where the second product wants
-//          them. A block's exponentials run under the values product of the block before, and under the
-//          products of the other warpgroup: the two start theirs in turn (Turns).
-//          warpgroup 2: its first warp streams blocks of keys and values through a ring of bulk copies;
-//          with FP8 pages, all four of its warps widen a block of bytes into the ring.
+// CTA      a warpgroup for each group of rows. The weights leave the scores where the second product wants
+//          them, in registers. The next block's scores are multiplied ahead of this one's values, so that its
+//          exponentials run under that product and under those of the other warpgroups, which start theirs in
+//          turn (Turns).
+//          the last warpgroup: its first warp streams blocks of keys and values through a ring of bulk
+//          copies; with FP8 pages, all four of its warps widen a block of bytes into the ring.
 //
 // Barriers of keys and of values: full[stage]: the copies have landed (FP8: one arrival behind the widening
-//          warps' barrier)     empty[stage]: the eight computing warps have read it
+//          warps' barrier)     empty[stage]: the computing warps have read it
 //          arrived[raw]: FP8's bytes have landed
-//          named: 1 of the widening warps; 2, 3: turns of the computing warpgroups
+//          named: 1 of the widening warps; 2 to 4: turns of the computing warpgroups; behind those, one of
+//          each of them
 // Ordering A computing warp arrives at `empty` after the wait for the product, which has then read the stage.
-//          What the widening warps write is made visible to wgmma (async proxy) by fence.proxy.async
-//          before they meet. Everything but parameters is read after the wait for the predecessor.
+//          What warps write for wgmma (async proxy), widened pages and the queries, is made visible by
+//          fence.proxy.async before they meet. Everything but parameters is read after the wait for the
+//          predecessor. Blocks of keys and of values are widened one after the other: a block's keys are
+//          waited for while the values before them are still in use.
 // Resident No CTA waits for another.
 //
-// Bytes    a KV head's keys and values once per 128 / group tokens, from L2 but for the first time.
-// Shared   K and V of 4 stages of 128 keys (D = 64: 128 KB; D = 128: 2 stages), FP8's bytes, D / 2 floats
-//          a thread of sums over spans; one CTA a multiprocessor. Registers: 232 a computing thread, 40 a
-//          loading one. D = 128 has too few to multiply scores ahead: its blocks go one after the other.
+// Bytes    a KV head's keys and values once per 192 / group tokens (D = 128: 128), from L2 but for the first
+//          time.
+// Shared   K and V of 3 stages of 128 keys (D = 64: 96 KB; D = 128: 2 stages), FP8's bytes, D / 2 floats
+//          a thread of sums over spans, up to D = 64 the queries; one CTA a multiprocessor. Registers of a
+//          computing thread: 160, of which 64 are scores, 32 weights and 32 a span's sums; D = 128: 232.
 // Floor    4 D operations a score and one exponential: at D = 64 the exponentials (16 a cycle and
 //          multiprocessor) take as long as the products (2,048 multiply-adds).
 #include "backend/cuda/kernels/common/attention_parts.cuh"
@@ -40,37 +44,67 @@ namespace {
 
 using namespace attention_prefill;
 
+// A shift rises where a block's greatest score is more than so many binary orders above it. So it seldom
+// does, and what was summed seldom follows. Weights up to 2^8 are as exact as those up to 1.
+inline constexpr float kSlack = 8;
+
 // The rows of this lane's warp: MMA row 16 warp + 8 h + lane / 4 is token (row / group), head (row % group).
 template <int D>
 struct PrefillRows {
-  uint32_t q[D / 16][4];
-  int token[2], head[2], last[2];  // token of the tile, -1: no such row; last: its position
+  using Cta = PrefillCta<D>;
+  uint32_t q[Cta::kSharesQueries ? 1 : D / 16][4];
+  uint32_t queries;                // operand, where they are in shared memory
+  int last[2];                     // position of the token
   float scores[kBlockTokens / 2];  // then weights in F32
   uint32_t weights[kBlockTokens / 16][4];
-  float block[D / 2], span[D / 2];
-  Running of_scores[2], of_block[2], of_span[2], of_total[2];
+  float span[D / 2];
+  Running of_span[2], of_last[2], of_total[2];  // sums of the span and of the one before: this lane's part
+  float factor[2];                              // where the shift has risen: what the span is multiplied by
+  bool risen = false;
 
-  __device__ void load(const Attention& p, const RowTile& tile, int group, int warp, int lane) {
+  struct Place {
+    int row;          // among the group's MMA rows
+    int token, head;  // the token's number in the tile
+    bool exists;
+  };
+  __device__ static Place place(const Attention& p, const RowTile& tile, int group, int h) {
     const int heads = p.heads / p.kv_heads, tokens = kGroupRows / heads;
+    const int row = threadIdx.x % kGroupThreads / 32 * 16 + 8 * h + threadIdx.x % 32 / 4;
+    const int token = group * tokens + row / heads;
+    return {row, token, static_cast<int>(blockIdx.y) * heads + row % heads,
+            row < tokens * heads && token < tile.count};
+  }
+
+  __device__ void load(const Attention& p, const RowTile& tile, int group, int lane, __nv_bfloat16* shared) {
+    queries = wgmma_operand(smem_addr(shared));
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = 16 * warp + 8 * h + lane / 4, at = group * tokens + row / heads;
-      head[h] = blockIdx.y * heads + row % heads;
-      token[h] = row < tokens * heads && at < tile.count ? at : -1;
-      last[h] = tile.position + at;
-      of_scores[h] = of_block[h] = of_span[h] = Running::nothing();
-      of_total[h] = token[h] >= 0 ? Running::sink(p.sinks[head[h]]) : Running::nothing();
+      const Place at = place(p, tile, group, h);
+      last[h] = tile.position + at.token;
+      of_span[h] = of_last[h] = Running::nothing();
+      of_total[h] = at.exists ? Running::sink(p.sinks[at.head]) : Running::nothing();
       const auto* from = reinterpret_cast<const uint32_t*>(
-          p.q + (static_cast<int64_t>(tile.row + at) * p.heads + head[h]) * D);
+          p.q + (static_cast<int64_t>(tile.row + at.token) * p.heads + at.head) * D);
 #pragma unroll
       for (int step = 0; step < D / 16; ++step) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
-          q[step][2 * i + h] = token[h] >= 0 ? from[step * 8 + i * 4 + lane % 4] : 0;
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t pair = at.exists ? from[step * 8 + i * 4 + lane % 4] : 0;
+          if constexpr (Cta::kSharesQueries) {
+            const int chunk = swizzled_chunk(2 * D, at.row, 2 * step + i);
+            reinterpret_cast<uint32_t*>(shared + at.row * D + chunk)[lane % 4] = pair;
+          } else {
+            q[step][2 * i + h] = pair;
+          }
+        }
       }
     }
+    if constexpr (Cta::kSharesQueries) {
+      fence_proxy_async();
+      warpgroup_barrier(2 + Cta::kGroups + group);
+    }
 #pragma unroll
-    for (int i = 0; i < D / 2; ++i) block[i] = span[i] = 0;
+    for (int i = 0; i < D / 2; ++i) span[i] = 0;
   }
 
   // keys, values: wgmma_operand() of the stage's.
@@ -80,17 +114,20 @@ struct PrefillRows {
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
       const int d = step * 16, at = d / kWidth * kBlockTokens * kWidth / 8 + d % kWidth / 8;
-      Wgmma<kBlockTokens>::run<true, kWidth * 2>(scores, q[step], keys + at, step > 0);
+      if constexpr (Cta::kSharesQueries) {
+        wgmma_from_shared<kWidth * 2>(scores, queries + d / 8, keys + at, step > 0);
+      } else {
+        Wgmma<kBlockTokens>::run<true, kWidth * 2>(scores, q[step], keys + at, step > 0);
+      }
     }
     warpgroup_commit_batch();
   }
   __device__ void start_values(uint32_t values) {
-    of_block[0] = of_scores[0], of_block[1] = of_scores[1];
     warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < kBlockTokens / 16; ++step) {
       const int at = step / 2 * kPageTokens * D / 8 + step % 2 * 2;
-      Wgmma<D>::template run<true, 64>(block, weights[step], values + at, step > 0);
+      Wgmma<D>::template run<true, 64>(span, weights[step], values + at);
     }
     warpgroup_commit_batch();
   }
@@ -102,7 +139,7 @@ struct PrefillRows {
   }
   __device__ void wait_for_values() {
     warpgroup_wait<0>();
-    warpgroup_fence_operand(block);
+    warpgroup_fence_operand(span);
     warpgroup_fence_operand(weights);
   }
 
@@ -122,29 +159,38 @@ struct PrefillRows {
     }
   }
 
-  // Scores become weights; of_scores follows. The first loop has four chains, so that none waits for itself.
+  // Scores become weights, relative to the shift. The first loop has four chains, so that none waits for
+  // itself.
   __device__ void softmax() {
     const float scale = score_scale(D);
     float top[2][2] = {{kNothing, kNothing}, {kNothing, kNothing}};
 #pragma unroll
     for (int i = 0; i < kBlockTokens / 2; ++i)
       top[i % 4 / 2][i % 2] = fmaxf(top[i % 4 / 2][i % 2], scores[i]);
+    bool stays = true;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float shift = __fmul_rn(quad_max(fmaxf(top[h][0], top[h][1])), scale);
-      float all = 0;
+      top[h][0] = __fmul_rn(fmaxf(top[h][0], top[h][1]), scale);
+      stays &= top[h][0] <= of_span[h].max + kSlack;
+    }
+    if (!__all_sync(0xFFFFFFFFu, stays)) {
+      risen = true;
 #pragma unroll
-      for (int page = 0; page < kBlockPages; ++page) {
-        float sum = 0;
-#pragma unroll
-        for (int i = 8 * page; i < 8 * page + 8; ++i) {
-          float& x = scores[i / 2 * 4 + 2 * h + i % 2];
-          x = exp2_fast(fmaf(x, scale, -shift));
-          sum = i == 8 * page ? x : sum + x;
-        }
-        all = page == 0 ? sum : all + sum;
+      for (int h = 0; h < 2; ++h) {
+        const float all = quad_max(top[h][0]), before = of_span[h].max;
+        if (all > before + kSlack) of_span[h].max = all;
+        factor[h] = exp2_fast(before - of_span[h].max);
+        of_span[h].sum *= factor[h];
       }
-      of_scores[h] = {shift, quad_sum(all)};
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int i = 0; i < kBlockTokens / 4; ++i) {
+        float& x = scores[i / 2 * 4 + 2 * h + i % 2];
+        x = exp2_fast(fmaf(x, scale, -of_span[h].max));
+        of_span[h].sum += x;
+      }
     }
   }
   __device__ void round_weights() {
@@ -153,39 +199,48 @@ struct PrefillRows {
       weights[i / 4][i % 4] = pack_bf16(scores[2 * i], scores[2 * i + 1]);
   }
 
-  __device__ void join_block() {
-    const Join by[2] = {join(of_span[0], of_block[0]), join(of_span[1], of_block[1])};
+  __device__ void begin_span() {
 #pragma unroll
-    for (int i = 0; i < D / 2; ++i) span[i] = joined(by[i % 4 / 2], span[i], block[i]);
+    for (int h = 0; h < 2; ++h) of_last[h] = of_span[h], of_span[h].sum = 0;
   }
-  // total: kGroups * kGroupThreads floats apart.
+  __device__ void follow_shift() {
+    if (!risen) return;
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) span[i] *= factor[i % 4 / 2];
+    risen = false;
+  }
+  // The span that is of_last goes to the total, whose values are Cta::kComputing floats apart.
   __device__ void join_span(float* total) {
-    const Join by[2] = {join(of_total[0], of_span[0]), join(of_total[1], of_span[1])};
+    Join by[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) by[h] = join(of_total[h], {of_last[h].max, quad_sum(of_last[h].sum)});
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) {
-      float& t = total[i * kGroups * kGroupThreads];
+      float& t = total[i * Cta::kComputing];
       t = joined(by[i % 4 / 2], t, span[i]);
       span[i] = 0;
     }
-    of_span[0] = of_span[1] = Running::nothing();
+    risen = false;
   }
 
-  __device__ void write(const Attention& p, const RowTile& tile, const float* total, int lane) const {
+  __device__ void write(const Attention& p, const RowTile& tile, const float* total, int group,
+                        int lane) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (token[h] < 0) continue;
-      const int row = tile.row + token[h], c = lane % 4;
+      const Place at = place(p, tile, group, h);
+      if (!at.exists) continue;
+      const int row = tile.row + at.token, c = lane % 4;
       const ActivationRow tiled(p.out_tile, p.heads * D, row);
       const float scale = of_total[h].inverse();
       const auto pair = [&](int n) {  // columns 8 n + 2 c of the head
-        const float lo = total[(4 * n + 2 * h) * kGroups * kGroupThreads] * scale;
-        const float hi = total[(4 * n + 2 * h + 1) * kGroups * kGroupThreads] * scale;
+        const float lo = total[(4 * n + 2 * h) * Cta::kComputing] * scale;
+        const float hi = total[(4 * n + 2 * h + 1) * Cta::kComputing] * scale;
         return p.bf16 ? pack_bf16(lo, hi) : pack_f16(lo, hi);
       };
 #pragma unroll
       for (int part = 0; part < D / 32; ++part) {
         const uint4 chunk = {pair(4 * part), pair(4 * part + 1), pair(4 * part + 2), pair(4 * part + 3)};
-        const int column = head[h] * D + 32 * part;
+        const int column = at.head * D + 32 * part;
         if (p.out_tile > 0) {
           static_cast<uint4*>(p.out)[tiled.chunk(column / 32, c) / 8] = chunk;
           continue;
@@ -198,17 +253,18 @@ struct PrefillRows {
   }
 };
 
-// The two computing warpgroups give the tensor cores their products in turn, at every block of the tile:
-// one's products run under the other's exponentials.
+// The computing warpgroups give the tensor cores their products in turn, at every block of the tile: one's
+// products run under the others' exponentials.
+template <int kGroups>
 struct Turns {
   int group;
-  bool on;
-  __device__ void take() const {
-    if (on) named_barrier_wait<kGroups * kGroupThreads>(2 + group);
+  __device__ void open() const {
+    if (group == kGroups - 1) named_barrier_arrive<2 * kGroupThreads>(2);
   }
+  __device__ void take() const { named_barrier_wait<2 * kGroupThreads>(2 + group); }
   // last: nobody waits for another.
   __device__ void pass(bool last) const {
-    if (on && !(last && group == kGroups - 1)) named_barrier_arrive<kGroups * kGroupThreads>(3 - group);
+    if (!last || group < kGroups - 1) named_barrier_arrive<2 * kGroupThreads>(2 + (group + 1) % kGroups);
   }
 };
 
@@ -222,7 +278,7 @@ struct PrefillBlocks {
   BlockRange blocks, mine;  // the tile's, and those of this warpgroup's rows
   int lowest, highest;      // positions of these rows
   int lane;
-  Turns turns;
+  Turns<PrefillCta<D>::kGroups> turns;
   uint32_t keys, values;  // operands of the first stage
   float* total;
   PrefillRows<D> rows;
@@ -241,23 +297,24 @@ struct PrefillBlocks {
     release(s.of_k, i), release(s.of_v, i);
   }
   __device__ void start_scores(int i) { rows.start_scores(keys + slot(i).stage * kStage); }
-  __device__ void start_values(int i) { rows.start_values(values + slot(i).stage * kStage); }
-  // Block i's scores become weights in F32.
-  __device__ void weigh(int i) {
-    if ((i + 1) * kBlockTokens - 1 > lowest) rows.mask_later(i, lane);
-    if (p.window > 0 && i * kBlockTokens <= highest - p.window) rows.mask_earlier(i, p.window, lane);
-    rows.softmax();
+  // Behind all blocks before i, which has weights.
+  __device__ void start_values(int i) {
+    if (i % kSpanBlocks == 0) {
+      rows.join_span(total);
+    } else {
+      rows.follow_shift();
+    }
+    rows.start_values(values + slot(i).stage * kStage);
   }
-  // Joins what stands before block i.
-  __device__ void join(int i) {
-    rows.join_block();
-    if (i % kSpanBlocks == 0) rows.join_span(total);
-  }
-  // kPending: products that may stay in flight behind these.
+  // kPending: products that may stay in flight behind these. Block i's scores become weights in F32.
   template <int kPending>
   __device__ void finish_scores(int i) {
     rows.template wait_for_scores<kPending>();
     release(s.of_k, i);
+    if ((i + 1) * kBlockTokens - 1 > lowest) rows.mask_later(i, lane);
+    if (p.window > 0 && i * kBlockTokens <= highest - p.window) rows.mask_earlier(i, p.window, lane);
+    if (i % kSpanBlocks == 0) rows.begin_span();
+    rows.softmax();
   }
   // Block mine.from - 1: there are none.
   __device__ void finish_values(int i) {
@@ -268,54 +325,37 @@ struct PrefillBlocks {
   // The next block's scores are multiplied ahead of this one's values, and become weights while those are.
   // The wait for values stands behind that for a stage, or the compiler would have exponentials wait for it,
   // too.
-  __device__ void run_ahead() {
+  __device__ void run() {
     int i = mine.from;
     wait(s.of_k, i);
     turns.take();
     start_scores(i);
     turns.pass(i == blocks.to);
     finish_scores<0>(i);
-    weigh(i);
     for (; i < mine.to; ++i) {
       wait(s.of_v, i), wait(s.of_k, i + 1);
       finish_values(i - 1);
       rows.round_weights();
       turns.take();
       start_scores(i + 1);
-      join(i);
       start_values(i);
       turns.pass(i + 1 == blocks.to);
       finish_scores<1>(i + 1);
-      weigh(i + 1);
     }
     wait(s.of_v, i);
     finish_values(i - 1);
     rows.round_weights();
-    join(i);
     start_values(i);
     finish_values(i);
-  }
-  // One block after the other: fewer registers.
-  __device__ void run_in_order() {
-    for (int i = mine.from; i <= mine.to; ++i) {
-      wait(s.of_k, i);
-      start_scores(i);
-      rows.join_block();
-      finish_scores<0>(i);
-      if (i % kSpanBlocks == 0) rows.join_span(total);
-      weigh(i);
-      rows.round_weights();
-      wait(s.of_v, i);
-      start_values(i);
-      finish_values(i);
-    }
+    rows.begin_span();
+    rows.join_span(total);
   }
 };
 
 template <int D, bool kFp8>
 __device__ void compute_blocks(PrefillShared<D, kFp8>& s, const Attention& p, const RowTile& tile,
                                BlockRange blocks, int group, int lane) {
-  constexpr bool kAhead = D < 128;
+  using Cta = PrefillCta<D>;
   const int tokens = kGroupRows / (p.heads / p.kv_heads), first_token = group * tokens;
   const int count = min(tokens, tile.count - first_token), lowest = tile.position + first_token;
   PrefillBlocks<D, kFp8> b{.s = s,
@@ -325,37 +365,32 @@ __device__ void compute_blocks(PrefillShared<D, kFp8>& s, const Attention& p, co
                            .lowest = lowest,
                            .highest = lowest + count - 1,
                            .lane = lane,
-                           .turns = {.group = group, .on = kAhead},
+                           .turns = {.group = group},
                            .keys = wgmma_operand(smem_addr(s.k[0])),
                            .values = wgmma_operand(smem_addr(s.v[0])),
                            .total = &s.total[0][threadIdx.x]};
-  if (b.turns.on && group == 1) named_barrier_arrive<kGroups * kGroupThreads>(2);
-  b.rows.load(p, tile, group, threadIdx.x / 32 % 4, lane);
+  b.turns.open();
+  b.rows.load(p, tile, group, lane, s.q[Cta::kSharesQueries ? group : 0]);
 #pragma unroll
-  for (int i = 0; i < D / 2; ++i) b.total[i * kGroups * kGroupThreads] = 0;
+  for (int i = 0; i < D / 2; ++i) b.total[i * Cta::kComputing] = 0;
   for (int i = blocks.from; i < b.mine.from || (count <= 0 && i <= blocks.to); ++i) b.skip(i);
   if (count <= 0) return;
-  if constexpr (kAhead) {
-    b.run_ahead();
-  } else {
-    b.run_in_order();
-  }
-  b.rows.join_block();
-  b.rows.join_span(b.total);
+  b.run();
   for (int i = b.mine.to + 1; i <= blocks.to; ++i) b.skip(i);
-  b.rows.write(p, tile, b.total, lane);
+  b.rows.write(p, tile, b.total, group, lane);
 }
 
 template <int D, bool kFp8>
-__global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const Attention p) {
+__global__ void __launch_bounds__(PrefillCta<D>::kThreads, 1) attention_prefill_kernel(const Attention p) {
   extern __shared__ __align__(1024) uint8_t memory[];
   using S = PrefillShared<D, kFp8>;
+  using Cta = PrefillCta<D>;
   auto& s = *reinterpret_cast<S*>(memory);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     for (auto* ring : {&s.of_k, &s.of_v}) {
       for (int i = 0; i < S::kStages; ++i)
-        mbarrier_init(ring->full + i, 1), mbarrier_init(ring->empty + i, kGroups * 4 * kWarpArrivals);
+        mbarrier_init(ring->full + i, 1), mbarrier_init(ring->empty + i, Cta::kGroups * 4 * kWarpArrivals);
     }
     for (int i = 0; i < S::kRaw; ++i) mbarrier_init(s.arrived + i, 1);
     fence_mbarrier_init();
@@ -366,11 +401,11 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const At
   // The last tiles of a prompt have the most keys: they go first.
   const RowTile tile = p.tiles[gridDim.x - 1 - blockIdx.x];
   const BlockRange blocks = blocks_of(p, tile, 0, tile.count);
-  if (warp >= kGroups * 4) {
-    warpgroup_reg_dealloc<kLoaderRegisters>();
-    load_blocks(s, p, tile, blocks, static_cast<int>(threadIdx.x) - kGroups * kGroupThreads);
+  if (warp >= Cta::kGroups * 4) {
+    warpgroup_reg_dealloc<Cta::kLoaderRegisters>();
+    load_blocks(s, p, tile, blocks, static_cast<int>(threadIdx.x) - Cta::kComputing);
   } else {
-    warpgroup_reg_alloc<kComputeRegisters>();
+    warpgroup_reg_alloc<Cta::kComputeRegisters>();
     compute_blocks(s, p, tile, blocks, warp / 4, lane);
   }
 }
@@ -383,7 +418,7 @@ Status run(const Attention& p, cudaStream_t stream) {
   static OncePerDevice prepared;
   const Status status = prepared.run([&] { return set_attributes(kernel, {.max_shared = kShared}); });
   if (!status.ok()) return status;
-  return launch(kernel, dim3(p.tile_count, p.kv_heads), dim3(kThreads), kShared, stream, p);
+  return launch(kernel, dim3(p.tile_count, p.kv_heads), dim3(PrefillCta<D>::kThreads), kShared, stream, p);
 }
 
 }  // namespace

@@ -10,17 +10,29 @@ namespace moesaic::cuda::attention_prefill {
 using namespace sm90;
 
 inline constexpr int kBlockPages = 4, kBlockTokens = kBlockPages * kPageTokens, kSpanBlocks = 8;
-inline constexpr int kGroups = kPrefillGroups, kGroupThreads = 128, kThreads = (kGroups + 1) * kGroupThreads;
-inline constexpr int kLoaderRegisters = 40, kComputeRegisters = 232;  // each of kThreads begins with 168
+inline constexpr int kGroupThreads = 128;
+
+// The CTA for a head dimension. Each thread begins with 128 registers where it has 512, else with 168.
+template <int D>
+struct PrefillCta {
+  static constexpr int kGroups = prefill_groups(D), kComputing = kGroups * kGroupThreads;
+  static constexpr int kThreads = kComputing + kGroupThreads;
+  static constexpr int kLoaderRegisters = kGroups == 3 ? 32 : 40,
+                       kComputeRegisters = kGroups == 3 ? 160 : 232;
+  static constexpr bool kSharesQueries = kGroups == 3;
+};
 
 template <int D, bool kFp8>
 struct PrefillShared {
-  static constexpr int kStages = D == 128 ? 2 : 4, kRaw = D == 128 ? 1 : 2;
+  using Cta = PrefillCta<D>;
+  static constexpr int kStages = D == 128 ? 2 : 3, kRaw = D == 128 ? 1 : 2;
   static constexpr int kRawBytes = kFp8 ? kBlockTokens * D : 16;
+  alignas(1024)
+      __nv_bfloat16 q[Cta::kSharesQueries ? Cta::kGroups : 1][Cta::kSharesQueries ? kGroupRows * D : 8];
   alignas(1024) __nv_bfloat16 k[kStages][kBlockTokens * D];  // [D / 64][keys][64]
   alignas(1024) __nv_bfloat16 v[kStages][kBlockTokens * D];  // [pages][D][32]
   alignas(128) uint8_t raw[kRaw][2][kRawBytes];              // K's and V's pages as they come
-  float total[D / 2][kGroups * kGroupThreads];               // each thread's
+  float total[D / 2][Cta::kComputing];                       // each thread's
   struct Ring {
     uint64_t full[kStages], empty[kStages];
   } of_k, of_v;
@@ -88,22 +100,24 @@ __device__ inline void widen(__nv_bfloat16* to, const uint8_t* from) {
   const uint2 low = widen_e4m3(bytes.x), high = widen_e4m3(bytes.y);
   *reinterpret_cast<uint4*>(to) = {low.x, low.y, high.x, high.y};
 }
-// A block from bytes to the order of load_blocks().
+// A block's keys, and its values, from bytes to the order of load_blocks().
 template <int D>
-__device__ void widen_block(__nv_bfloat16* k, __nv_bfloat16* v, const uint8_t (&raw)[2][kBlockTokens * D],
-                            int thread) {
-  constexpr int kWidth = D < 64 ? D : 64, kPage = kPageTokens * D, kChunks = kBlockTokens * D / 8;
-  constexpr int kRowChunks = kWidth / 8;
-  for (int i = thread; i < kChunks; i += kGroupThreads) {
+__device__ void widen_keys(__nv_bfloat16* k, const uint8_t* raw, int thread) {
+  constexpr int kWidth = D < 64 ? D : 64, kPage = kPageTokens * D, kRowChunks = kWidth / 8;
+  for (int i = thread; i < kBlockTokens * D / 8; i += kGroupThreads) {
     const int chunk = i % kRowChunks, slot = i / kRowChunks % kPageTokens;
     const int part = i / (kRowChunks * kPageTokens) % (D / kWidth), page = i / (kPage / 8);
     widen(k + ((part * kBlockPages + page) * kPageTokens + slot) * kWidth +
               swizzled_chunk(2 * kWidth, slot, chunk),
-          raw[0] + i * 8);
+          raw + i * 8);
   }
-  for (int i = thread; i < kChunks; i += kGroupThreads) {
+}
+template <int D>
+__device__ void widen_values(__nv_bfloat16* v, const uint8_t* raw, int thread) {
+  constexpr int kPage = kPageTokens * D;
+  for (int i = thread; i < kBlockTokens * D / 8; i += kGroupThreads) {
     const int chunk = i % 4, d = i / 4 % D, page = i / (kPage / 8);
-    widen(v + page * kPage + d * kPageTokens + swizzled_chunk(64, d, chunk), raw[1] + i * 8);
+    widen(v + page * kPage + d * kPageTokens + swizzled_chunk(64, d, chunk), raw + i * 8);
   }
 }
 
@@ -130,12 +144,15 @@ __device__ void load_blocks(PrefillShared<D, true>& s, const Attention& p, const
     const StagePosition<S::kRaw> raw(i - blocks.from);
     const StagePosition<S::kStages> slot(i - blocks.from);
     mbarrier_wait(s.arrived + raw.stage, raw.phase);
-    mbarrier_wait(s.of_k.empty + slot.stage, slot.phase ^ 1);
-    mbarrier_wait(s.of_v.empty + slot.stage, slot.phase ^ 1);
-    widen_block<D>(s.k[slot.stage], s.v[slot.stage], s.raw[raw.stage], thread);
-    fence_proxy_async();
-    warpgroup_barrier(1);
-    if (thread == 0) mbarrier_arrive(s.of_k.full + slot.stage), mbarrier_arrive(s.of_v.full + slot.stage);
+    const auto bring = [&](typename S::Ring& ring, auto&& widen_it) {
+      mbarrier_wait(ring.empty + slot.stage, slot.phase ^ 1);
+      widen_it();
+      fence_proxy_async();
+      warpgroup_barrier(1);
+      if (thread == 0) mbarrier_arrive(ring.full + slot.stage);
+    };
+    bring(s.of_k, [&] { widen_keys<D>(s.k[slot.stage], s.raw[raw.stage][0], thread); });
+    bring(s.of_v, [&] { widen_values<D>(s.v[slot.stage], s.raw[raw.stage][1], thread); });
     ask(i + S::kRaw);
   }
 }

@@ -19,7 +19,8 @@ std::vector<uint16_t> run(const Problem& p, int most, bool bf16 = true) {
   const Status status = for_shape(attention, [&](auto d, auto fp8) {
     static_assert(sizeof(PrefillShared<d, fp8>) <= sizeof(memory));
     const dim3 grid(attention.tile_count, attention.kv_heads);
-    return on_host::run_in_turn(grid, kThreads, memory, [&] { attention_prefill_kernel<d, fp8>(attention); })
+    return on_host::run_in_turn(grid, PrefillCta<d>::kThreads, memory,
+                                [&] { attention_prefill_kernel<d, fp8>(attention); })
                ? Status()
                : Status(StatusCode::kInternal, "threads wait forever");
   });
@@ -30,7 +31,7 @@ std::vector<uint16_t> run(const Problem& p, int most, bool bf16 = true) {
 void check(const Case& c, bool bf16 = true) {
   std::mt19937 rng(7);
   const Problem p(c, rng);
-  const int most = tile_tokens(c.heads, c.kv_heads);
+  const int most = tile_tokens(c.heads, c.kv_heads, c.head_dim);
   const std::vector<uint16_t> whole = run(p, most, bf16);
   p.compare(whole, bf16, "prefill");
   EXPECT_EQ(run(p, std::max(1, most - 3), bf16), whole);
@@ -40,6 +41,22 @@ void check(const Case& c, bool bf16 = true) {
 TEST(PrefillAttention, AllKeys) {
   check({.head_dim = 64, .heads = 8, .kv_heads = 1, .tokens = {17, 127, 128, 129, 300}, .rows = 17});
   check({.head_dim = 64, .heads = 8, .kv_heads = 2, .tokens = {1030, 2100}, .rows = 19}, false);
+}
+
+// Later blocks exceed the shift of the first by up to a hundred binary orders, or stay far below it.
+TEST(PrefillAttention, ScoresThatGrow) {
+  for (const float growth : {0.001F, 0.02F, 0.3F, -0.0004F}) {
+    for (const bool fp8 : {false, true})
+      check({.head_dim = 64,
+             .heads = 8,
+             .kv_heads = 1,
+             .fp8 = fp8,
+             .window = fp8 ? 300 : 0,
+             .tokens = {150, 1300, 2100},
+             .rows = 40,
+             .growth = growth});
+  }
+  check({.head_dim = 128, .heads = 8, .kv_heads = 1, .tokens = {1300}, .rows = 20, .growth = 0.02F});
 }
 
 // The warp that loads is the late one of CTA 8.

@@ -17,11 +17,11 @@ enum class ProductType { kF16, kBf16, kFp8 };
 // One thread's part of a product: D[64, columns] (+)= A[64, K] B[K, columns], K = 16, in FP8 32.
 struct PendingProduct {
   float* d = nullptr;
-  std::array<uint32_t, 4> a{};
+  std::array<uint32_t, 4> a{};  // or, where it is in shared memory, its operand alone
   uint32_t b = 0;
   int columns = 0, row_bytes = 0;
   ProductType type = ProductType::kF16;
-  bool add = false;
+  bool add = false, shares_a = false;
   int depth() const { return type == ProductType::kFp8 ? 32 : 16; }
   bool same_b(const PendingProduct& o) const {
     return std::tie(b, columns, row_bytes, type) == std::tie(o.b, o.columns, o.row_bytes, o.type);
@@ -49,10 +49,10 @@ inline void load_a(const std::array<std::array<uint32_t, 4>, 4>& quad, ProductTy
     }
   }
 }
-// Element (k, column) of B: [columns][128 or 64 bytes] in the swizzle of that size.
-inline float load_b(const uint8_t* shared, const PendingProduct& p, int column, int k) {
+// Element k of a row of an operand in shared memory: [rows][128 or 64 bytes] in the swizzle of that size.
+inline float load(const uint8_t* shared, const PendingProduct& p, uint32_t operand, int row, int k) {
   const bool fp8 = p.type == ProductType::kFp8;
-  const uint32_t linear = ((p.b & 0x3FFF) << 4) + column * p.row_bytes + (fp8 ? k : 2 * k);
+  const uint32_t linear = ((operand & 0x3FFF) << 4) + row * p.row_bytes + (fp8 ? k : 2 * k);
   const uint8_t* const at = shared + (linear ^ (linear >> 7 & (p.row_bytes / 16 - 1)) << 4);
   if (fp8) return on_host::e4m3_values()[*at];
   return on_host::values_of(p.type == ProductType::kBf16)[*reinterpret_cast<const uint16_t*>(at)];
@@ -70,7 +70,7 @@ struct GroupB {
       for (int k = 0; k < p.depth(); ++k) {
         for (int lane = 0; lane < 4; ++lane) {
           for (int i = 0; i < p.columns / 4; ++i)
-            values.push_back(load_b(shared, p, i / 2 * 8 + 2 * lane + i % 2, k));
+            values.push_back(sm90::load(shared, p, p.b, i / 2 * 8 + 2 * lane + i % 2, k));
         }
       }
     }
@@ -99,8 +99,14 @@ inline void compute(const ProductGroup& mine) {
     const PendingProduct& p = mine[i];
     MOESAIC_CHECK(p.same_b(b.products[i]));  // the device reads one B for the whole warpgroup
     float a[2][32];
-    load_a({(*all[quad])[i].a, (*all[quad + 1])[i].a, (*all[quad + 2])[i].a, (*all[quad + 3])[i].a}, p.type,
-           a);
+    for (int k = 0; p.shares_a && k < 16; ++k) {
+      for (int h = 0; h < 2; ++h)
+        a[h][k] = load(block.shared(), p, p.a[0],
+                       block.thread() % kWarpgroupThreads / 32 * 16 + 8 * h + block.lane() / 4, k);
+    }
+    if (!p.shares_a)
+      load_a({(*all[quad])[i].a, (*all[quad + 1])[i].a, (*all[quad + 2])[i].a, (*all[quad + 3])[i].a}, p.type,
+             a);
     float sums[2][kMostColumns / 4] = {};
     const int own = p.columns / 4;
     for (int k = 0; k < p.depth(); ++k) {
@@ -146,5 +152,16 @@ struct Wgmma {
                                .add = add});
   }
 };
+template <int kRowBytes = 128>
+void wgmma_from_shared(float (&d)[64], uint32_t a, uint32_t b, bool add) {
+  products().open.push_back({.d = d,
+                             .a = {a},
+                             .b = b,
+                             .columns = 128,
+                             .row_bytes = kRowBytes,
+                             .type = ProductType::kBf16,
+                             .add = add,
+                             .shares_a = true});
+}
 
 }  // namespace moesaic::cuda::sm90

@@ -52,7 +52,6 @@ class Magnitudes {
     std::vector<StateId> starts;
     for (size_t digits = least; digits <= last; ++digits) {
       digits_ = digits;
-      whole_states_.clear();
       const bool at_high = high_ && digits == high_->value.whole.size();
       starts.push_back(whole_part(0, digits == least, at_high, 0));
     }
@@ -77,10 +76,10 @@ class Magnitudes {
   }
 
   StateId whole_part(size_t at, bool at_low, bool at_high, uint32_t rest) {
-    if (at == digits_) return end_of_whole(at_low, at_high, rest);
-    const auto [entry, fresh] = whole_states_.try_emplace({at, at_low, at_high, rest}, -1);
-    if (!fresh) return entry->second;
     const bool leading = at == 0 && digits_ > 1;
+    const auto [entry, fresh] = whole_states_.try_emplace({digits_ - at, leading, at_low, at_high, rest}, -1);
+    if (!fresh) return entry->second;
+    if (at == digits_) return entry->second = end_of_whole(at_low, at_high, rest);
     const char low = at_low ? low_.value.whole[at] : '1';
     const char high = at_high ? high_->value.whole[at] : '9';
     const StateId state = digit(at_low || leading, at_high, low, high, [&](bool l, bool h, int d) {
@@ -136,7 +135,10 @@ class Magnitudes {
   bool whole_;
   StateId next_;
   size_t digits_ = 1, fraction_digits_;
-  std::map<std::tuple<size_t, bool, bool, uint32_t>, StateId> whole_states_, fraction_states_;
+  // By digits that are left, of spellings of any length: only one length is at the low bound, one at the
+  // high.
+  std::map<std::tuple<size_t, bool, bool, bool, uint32_t>, StateId> whole_states_;
+  std::map<std::tuple<size_t, bool, bool, uint32_t>, StateId> fraction_states_;
 };
 
 StateId ranged(Automaton& a, const NumberRange& range, bool whole, StateId next) {

@@ -164,7 +164,16 @@ TEST(SchemaKeywords, MultipleOf) {
        {R"({"type": "number", "multipleOf": 0.01, "exclusiveMinimum": 0})", {"0.01", "12.3"}, {"0", "0.001"}},
        {R"({"type": "number", "allOf": [{"multipleOf": 4}, {"multipleOf": 6}]})",
         {"12", "24"},
-        {"4", "6", "18"}}});
+        {"4", "6", "18"}},
+       {R"({"type": "integer", "multipleOf": 500})",
+        {"0", "500", "-1500", "123456789012345500"},
+        {"1", "250"}},
+       {R"({"type": "number", "multipleOf": 1000})", {"7000", "-1000"}, {"100", "1000.5"}},
+       {R"({"type": "integer", "multipleOf": 4096, "minimum": -5000, "maximum": 10000})",
+        {"-4096", "0", "8192"},
+        {"-8192", "12288", "96"}},
+       {R"({"type": "integer", "multipleOf": 9999})", {"9999", "-19998", "989901"}, {"999", "10000"}},
+       {R"({"type": "number", "multipleOf": 10000})", {"10000", "-990000"}, {"1000"}}});
   EXPECT_NE(failure(R"({"type": "integer", "multipleOf": 123457})").find("at most 10000"), std::string::npos);
 }
 

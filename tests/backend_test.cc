@@ -17,6 +17,7 @@
 #include "model/forward.h"
 #include "model/random_model.h"
 #include "model_golden.h"
+#include "mx/formats.h"
 
 namespace moesaic {
 namespace {
@@ -305,6 +306,38 @@ TEST_P(BackendTest, AnOverflowIsAnError) {
       dense_view(Format::kF32, config_.vocab, config_.hidden, reinterpret_cast<std::byte*>(embed.data()));
   w.layers[0].o_bias = dense_view(Format::kF32, 1, config_.hidden, reinterpret_cast<std::byte*>(bias.data()));
   expect_failure_in_layer_0(w);
+}
+
+// The values of a row in the middle of a page are infinite. Another sequence gets the page next.
+TEST_P(BackendTest, WhatAFaultLeavesInAPageHarmsNobody) {
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  std::vector<float> embed(static_cast<size_t>(config_.vocab) * hidden);
+  std::vector<uint16_t> v(static_cast<size_t>(config_.kv_size()) * hidden);
+  for (size_t i = 0; i < embed.size(); ++i) embed[i] = std::sin(static_cast<float>(i));
+  constexpr size_t kColumn = 5;  // only token 1 has something there
+  for (size_t i = kColumn; i < embed.size(); i += hidden) embed[i] = i / hidden == 1 ? 4.0F : 0.0F;
+  for (size_t i = kColumn; i < v.size(); i += hidden) v[i] = mx::encode_bf16(3e38F);
+  ModelWeights w = weights_;
+  w.embed =
+      dense_view(Format::kF32, config_.vocab, config_.hidden, reinterpret_cast<std::byte*>(embed.data()));
+  w.layers[0].v =
+      dense_view(Format::kBF16, config_.kv_size(), config_.hidden, reinterpret_cast<std::byte*>(v.data()));
+  const std::vector<int32_t> fails = {2, 3, 4, 5, 6, 7, 8, 9, 10, 1}, fresh = {2, 3};
+  const auto run = [&](Backend& backend, const std::vector<int32_t>& tokens, std::vector<float>& logits) {
+    TestSequence sequence{tokens, {0}};
+    Batch batch;
+    sequence.add(batch, static_cast<int>(tokens.size()));
+    logits.assign(tokens.size() * static_cast<size_t>(config_.vocab), NAN);
+    return forward(backend, config_, batch, logits);
+  };
+  const KvLayout layout{.page_tokens = kPageTokens, .full_pages = 1, .window_pages = 1};
+  const auto backend = load_backend(GetParam(), config_, w), other = load_backend(GetParam(), config_, w);
+  ASSERT_TRUE(backend->alloc_kv(layout).ok() && other->alloc_kv(layout).ok());
+  std::vector<float> got, want;
+  EXPECT_EQ(run(*backend, fails, got).code(), StatusCode::kInternal);
+  ASSERT_EQ(run(*backend, fresh, got).message(), "");
+  ASSERT_EQ(run(*other, fresh, want).message(), "");
+  EXPECT_EQ(got, want);
 }
 
 TEST_P(BackendTest, DamagedWeightsAreRefused) {

@@ -157,6 +157,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   void tune_experts();
   Result<std::vector<TunedStep>> probe_experts(std::vector<TunedStep> kept);
   Status fault_of(int code);
+  Status clear_kv();
   Status begin_graph();
   Status run_normed(void* out);
   // layer: -1 for ops before and behind the layers.

@@ -337,6 +337,7 @@ Status CudaBackend::fault_of(int code) {
   RETURN_IF_ERROR(wait_(stream_, "step"));
   step_io_.forget();
   RETURN_IF_ERROR(check(cudaMemsetAsync(fault_.as<int>(), 0, sizeof(int), stream_), "step"));
+  RETURN_IF_ERROR(clear_kv());
   lost_ = code == kRankAway ? error(StatusCode::kInternal, "{}", kRankAwayMessage) : meet_after_fault();
   RETURN_IF_ERROR(lost_);
   Status host = host_.forget();
@@ -349,6 +350,19 @@ Status CudaBackend::fault_of(int code) {
   const int layer = (code - 1) / 2;
   const char* op = layer == model_.config.layers ? "unembed" : code % 2 == 1 ? "qkv" : "moe";
   return error(StatusCode::kInternal, "layer {} {}: an activation is NaN or infinite", layer, op);
+}
+
+// A row that is not finite has written such keys and values. Who gets their page next gives them weights of
+// zero, and zero times NaN is NaN.
+Status CudaBackend::clear_kv() {
+  for (const Layer& layer : model_.layers) {
+    for (const DeviceBuffer* each : {&layer.k, &layer.v}) {
+      if (each->bytes() > 0)
+        RETURN_IF_ERROR(
+            check(cudaMemsetAsync(each->as<std::byte>(), 0, each->bytes(), stream_), "the KV cache"));
+    }
+  }
+  return {};
 }
 
 // Called by all ranks, since each has the whole of x and so the fault. They meet before the scratch memory is

@@ -98,6 +98,7 @@ enum class ExpertsLayout {
 };
 // The sizes that route() takes: experts, and choices of a row.
 inline constexpr int kMostRoutedExperts = 1024, kMostRoutedTopK = 16;
+inline constexpr int kMostHidden = 12256;  // a row in F32 in the 48 KB that every kernel may have
 struct ExpertsShape {
   bool mxfp4 = false;  // all of them
   MoeShape sizes;      // tokens and bytes aside

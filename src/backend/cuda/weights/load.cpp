@@ -231,6 +231,9 @@ Status unsupported(const ModelConfig& c) {
     return error(StatusCode::kUnsupported,
                  "cuda: {} query heads share a KV head, at most {} may; use --device cpu",
                  c.heads / c.kv_heads, kMostGroup);
+  if (c.hidden > kMostHidden)
+    return error(StatusCode::kUnsupported, "cuda: hidden size {}, at most {}; use --device cpu", c.hidden,
+                 kMostHidden);
   if (c.experts > kMostRoutedExperts || c.experts_per_token > kMostRoutedTopK)
     return error(StatusCode::kUnsupported, "cuda: {} of {} experts, at most {} of {}; use --device cpu",
                  c.experts_per_token, c.experts, kMostRoutedTopK, kMostRoutedExperts);

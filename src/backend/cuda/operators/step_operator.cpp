@@ -143,7 +143,8 @@ StepShape CudaStepOperator::shape_of(const StepOperatorCall& c, int first_row, i
       shape.prefill_tiles += (count + tiling.tokens - 1) / tiling.tokens;
     }
   }
-  if (shape.prefill_tiles == 0) shape.decode_tiles = rows;
+  // Padding alone, or beside single rows, is attended to row by row.
+  if (shape.prefill_tiles == 0 && tiling.most_decode_rows > 0) shape.decode_tiles = rows;
   // Rounded up, so that a few graphs serve all contexts.
   if (shape.decode_tiles > 0)
     shape.kv_splits = static_cast<int>(
@@ -165,7 +166,7 @@ Status CudaStepOperator::run_part(const StepOperatorCall& call, int first_row, i
                              .table_pages = table_pages_,
                              .most_decode_rows = tiling.most_decode_rows,
                              .tile_tokens = tiling.tokens,
-                             .only_decodes = shape.prefill_tiles == 0,
+                             .only_decodes = shape.decode_tiles == rows,
                              .inputs = backend_.packed_inputs(),
                              .tokens = at.tokens,
                              .positions = at.positions,

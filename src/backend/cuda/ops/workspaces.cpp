@@ -35,6 +35,7 @@ std::shared_ptr<Workspaces> Workspaces::shared() {
 }
 
 Status Workspaces::open() {
+  const BesideCaptures beside;
   const std::lock_guard lock(mutex_);
   if (fault_.bytes() > 0) return {};
   ASSIGN_OR_RETURN(fault_, PinnedBuffer::allocate(sizeof(int)));

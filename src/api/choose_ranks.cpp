@@ -19,23 +19,19 @@ constexpr double kLeastGain = 1.1;
 // rows of the 20b, 0.4 for the logits of 512 sequences, and some for other programs.
 constexpr double kOtherBytes = 2.5e9;
 
-double converted(double bytes, Format stored, std::optional<Format> wanted) {
-  return bytes * bits_per_element(made_of(stored, wanted)) / bits_per_element(stored);
-}
-
 // Returns the bytes of the first rank, which has no less than the others.
 double bytes_of_rank(const RankedModel& m, int ranks) {
   const StoredBytes part = stored_bytes(cut(m.weights, m.config, {.rank = 0, .ranks = ranks}));
   const double heads = static_cast<double>(RankShare{0, ranks}.kv_heads(m.config.kv_heads).count);
   return part.experts + part.embedding + part.rest + part.adapters +
-         converted(part.projections, m.weights.layers[0].q.format, m.dense) +
-         converted(part.head, m.weights.head.format, m.dense) + m.cache_bytes * heads / m.config.kv_heads +
-         kOtherBytes;
+         bytes_made_of(part.projections, m.weights.layers[0].q.format, m.dense) +
+         bytes_made_of(part.head, m.weights.head.format, m.dense) +
+         m.cache_bytes * heads / m.config.kv_heads + kOtherBytes;
 }
 
 double token_seconds(const RankedModel& m, double bytes_per_second, int ranks) {
   DecodeBytes bytes = decode_bytes(m.config, m.weights);
-  bytes.dense = converted(bytes.dense, m.weights.layers[0].q.format, m.dense);
+  bytes.dense = bytes_made_of(bytes.dense, m.weights.layers[0].q.format, m.dense);
   return decode_seconds(m.config, bytes, bytes_per_second, ranks, 1);
 }
 

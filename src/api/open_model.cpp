@@ -163,7 +163,7 @@ Result<EnginePlan> plan_on(const Checkpoint& c, EngineOptions wanted, const Back
     wanted.draft_rows = std::min(wanted.max_batch * kMostDraft, kMostDraftRows);
   if (drafts != nullptr) {
     BackendOptions beside = made_with;
-    beside.experts = {}, beside.gpu_memory = 0;
+    beside.experts = {}, beside.gpu_memory = 0, beside.max_rows = wanted.max_rows;
     ASSIGN_OR_RETURN(wanted.draft, drafts->plan(backend, beside, wanted));
     if (wanted.draft.weights > 0) RETURN_IF_ERROR(place());
   }

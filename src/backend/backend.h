@@ -35,6 +35,10 @@ namespace moesaic {
 inline Format made_of(Format stored, std::optional<Format> wanted) {
   return is_mxfp4(stored) ? stored : wanted.value_or(stored);
 }
+// Bytes that a matrix of so many takes in it.
+inline double bytes_made_of(double bytes, Format stored, std::optional<Format> wanted) {
+  return bytes * bits_per_element(made_of(stored, wanted)) / bits_per_element(stored);
+}
 // Format of K and V in the cache. kOwn: the backend's (cuda BF16, reference F32, cpu 8 and 16 bit integers);
 // kFp8: E4M3 without a scale, rounded to nearest even and saturating at 448.
 enum class KvFormat { kOwn, kBf16, kFp8 };

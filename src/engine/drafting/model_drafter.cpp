@@ -185,12 +185,24 @@ std::vector<ModelDrafter::Wanted> ModelDrafter::take(std::span<const Wanted> wan
   return more;
 }
 
+// A step has failed: nothing is known of what the cache has of these requests.
+void ModelDrafter::forget(std::span<const DraftTask> tasks) {
+  for (const DraftTask& task : tasks) {
+    const auto at = texts_.find(task.request);
+    if (at != texts_.end()) at->second.tokens.clear(), at->second.sure = 0;
+  }
+}
+
 Status ModelDrafter::draft(std::span<DraftTask> tasks) {
   Batch batch;
   std::vector<Wanted> wanted = catch_up(tasks, batch);
   while (batch.rows() > 0) {
-    ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, run(batch, wanted));
-    wanted = take(wanted, tokens);
+    const Result<std::vector<int32_t>> tokens = run(batch, wanted);
+    if (!tokens.ok()) {
+      forget(tasks);
+      return tokens.status();
+    }
+    wanted = take(wanted, tokens.value());
     batch = {};
     for (const Wanted& w : wanted) append(*w.text, std::span(w.task->draft).last(1), true, batch);
   }

@@ -61,6 +61,7 @@ class ModelDrafter final : public Drafter {
   void append(Text& text, std::span<const int32_t> tokens, bool wants_logits, Batch& batch) const;
   std::vector<Wanted> catch_up(std::span<DraftTask> tasks, Batch& batch);
   Result<std::vector<int32_t>> run(Batch& batch, std::span<const Wanted> wanted);
+  void forget(std::span<const DraftTask> tasks);
   static std::vector<Wanted> take(std::span<const Wanted> wanted, std::span<const int32_t> tokens);
 
   std::unique_ptr<Backend> backend_;

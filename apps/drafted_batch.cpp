@@ -35,7 +35,6 @@ Result<DraftedBatch> DraftedBatch::create(Backend& backend, const ModelConfig& c
   ASSIGN_OR_RETURN(
       const KvLayout layout,
       kv_layout(config, {.sequences = o.sequences, .context = o.max_tokens, .max_rows = o.max_rows}));
-  RETURN_IF_ERROR(check_kv_memory(layout, config, backend, o.memory));
   RETURN_IF_ERROR(backend.alloc_kv(layout));
   return DraftedBatch(backend, config, o, layout, drafter);
 }

@@ -26,10 +26,9 @@ class DraftedBatch {
     int sequences = 1;
     int max_tokens = 0;  // the longest sequence, drafts included
     int max_rows = 512;  // rows of a step: at least those of all sequences' drafts
-    DraftMemory memory = {};
   };
-  // Allocates the KV cache of the backend, which holds the model of `config`. drafter: of this backend; it
-  // outlives the batch.
+  // Allocates the KV cache of the backend, which holds the model of `config`; load() has looked at the
+  // memory. drafter: of this backend; it outlives the batch.
   static Result<DraftedBatch> create(Backend& backend, const ModelConfig& config, const Options& options,
                                      Drafter& drafter);
 

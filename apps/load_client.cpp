@@ -184,6 +184,7 @@ asio::awaitable<void> Load::open_loop() {
   asio::steady_timer timer(io_, Clock::now());
   for (int i = 0; i < o_.requests; ++i) {
     asio::co_spawn(io_, one(i), asio::detached);
+    if (i + 1 == o_.requests) break;
     timer.expires_at(timer.expiry() +
                      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(gap(random))));
     co_await timer.async_wait(use_awaitable);

@@ -92,16 +92,6 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       ->check(in_range(0.0, 1e6))
       ->capture_default_str()
       ->group(kRareOptions);
-  command
-      .add_option(
-          "--moe-path", moe_path,
-          "w4a8: MXFP4 experts times MXFP8 activations, native on SM12x, emulated on Hopper; cpu and "
-          "reference only round like it. w4a8x2: the same with two MXFP8 values for each activation, "
-          "exact for BF16. fp8: on Ada and Hopper, prompts and large batches take the experts' activations "
-          "in E4M3: faster, less exact")
-      ->check(one_of({"auto", "w4a8", "w4a8x2", "fp8"}))
-      ->capture_default_str()
-      ->group(kRareOptions);
   command.add_option("--log", log, "debug: print each kernel's name when it is first launched")
       ->check(one_of({"quiet", "debug"}))
       ->capture_default_str()

@@ -120,6 +120,15 @@ void add_device_options(CLI::App& c, Options& o) {
       ->check(one_of({"auto", "bf16", "fp8"}))
       ->capture_default_str()
       ->group(kModelOptions);
+  c.add_option(
+       "--moe-path", o.moe_path,
+       "w4a8: MXFP4 experts times MXFP8 activations, native on SM12x, emulated on Hopper; cpu and reference "
+       "only round like it. w4a8x2: the same with two MXFP8 values for each activation, exact for BF16. fp8: "
+       "on Ada and Hopper, prompts and large batches take the experts' activations in E4M3: faster, less "
+       "exact")
+      ->check(one_of({"auto", "w4a8", "w4a8x2", "fp8"}))
+      ->capture_default_str()
+      ->group(kRareOptions);
   c.add_flag(
        "--batch-invariant", o.batch_invariant,
        "a sequence's logits do not depend on the other sequences of its batch, bit for bit; slower on cuda, "

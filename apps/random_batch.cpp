@@ -22,7 +22,6 @@ Result<RandomBatch> RandomBatch::create(Backend& backend, const ModelConfig& con
   ASSIGN_OR_RETURN(
       const KvLayout layout,
       kv_layout(config, {.sequences = o.sequences, .context = o.max_tokens, .max_rows = o.max_rows}));
-  RETURN_IF_ERROR(check_kv_memory(layout, config, backend));
   RETURN_IF_ERROR(backend.alloc_kv(layout));
   return RandomBatch(backend, config, o, layout);
 }

@@ -17,7 +17,7 @@ class RandomBatch {
     int max_rows = 512;  // rows of a step: at least one for each sequence, at most the backend's
   };
 
-  // Allocates the KV cache of the backend, which holds the model of `config`, after a look at the free
+  // Allocates the KV cache of the backend, which holds the model of `config`. load() has looked at the
   // memory.
   static Result<RandomBatch> create(Backend& backend, const ModelConfig& config, const Options& options);
 

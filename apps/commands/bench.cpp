@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "backend/host_placement.h"
 #include "backend/profiling.h"
 #include "base/error.h"
 #include "base/file_cache.h"
@@ -66,8 +67,11 @@ int longest(const BenchOptions& o) {
 }
 
 // The work of all ops since the profile was reset, as the backend counts it: it reads weights and KV in its
-// own formats, and only the experts that the batch reached.
+// own formats, and only the experts that the batch reached. None where the host computes experts: their bytes
+// are not among a GPU's.
 std::vector<OpProfile> work_done(Backend& backend) {
+  const HostPlacement* const placement = backend.host_placement();
+  if (placement != nullptr && placement->host_layers() > 0) return {};
   Profiler* const profiler = backend.profiler();
   return profiler != nullptr ? profiler->profile() : std::vector<OpProfile>();
 }
@@ -80,7 +84,7 @@ double bytes_read(const std::vector<OpProfile>& ops) {
 // A prompt's bytes say nothing where the device's operations are not known. What is quicker than the ceilings
 // allow was read from caches, or in a better moment: its own figure is the ceiling then.
 void add_roofline(Line& line, const std::vector<OpProfile>& ops, const BackendCaps& caps) {
-  if (line.ceiling_gb_s <= 0 || (line.test.prefill && caps.peak_flops <= 0)) return;
+  if (ops.empty() || line.ceiling_gb_s <= 0 || (line.test.prefill && caps.peak_flops <= 0)) return;
   const Roofline least = roofline_of(ops, line.ceiling_gb_s * 1e9, caps);
   line.seconds_per_token =
       std::min(least.seconds / line.test.tokens / line.test.batch, 1 / line.tok_s.back());
@@ -173,6 +177,8 @@ void print_header(const BenchOptions& o, const LoadedModel& m) {
   fmt::print("{} on {}, loaded in {:.2f} s\n", chat::printable_line(o.model.model), m.caps.name,
              m.load_seconds);
   if (!m.caps.reads.empty()) fmt::print("weights are read with {}\n", m.caps.reads);
+  if (m.choice.options.tp > 1)
+    fmt::print("GB/token, GB/s and share are those of the first of {} ranks\n", m.choice.options.tp);
   if (m.backend->device().backend == "cpu") fmt::print("huge pages: {}\n", describe(read_huge_pages()));
   fmt::print("\n");
   fmt::print(

@@ -133,14 +133,13 @@ Status run_draft_bench(const DraftBenchOptions& o) {
   ProgressLine progress;
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const int sequences : o.batches) {
-    ASSIGN_OR_RETURN(
-        DraftedBatch batch,
-        DraftedBatch::create(
-            *m.backend, m.checkpoint.config,
-            {.sequences = sequences, .max_tokens = engine.context, .max_rows = rows, .memory = engine.draft},
-            *drafter));
+    ASSIGN_OR_RETURN(DraftedBatch batch,
+                     DraftedBatch::create(
+                         *m.backend, m.checkpoint.config,
+                         {.sequences = sequences, .max_tokens = engine.context, .max_rows = rows}, *drafter));
     for (const int depth : o.depths) {
       for (const int tokens : o.generations) {
+        if (tokens == 0) continue;
         DraftLine line{.tokens = tokens, .depth = depth, .batch = sequences};
         RETURN_IF_ERROR(measure(batch, o, line, progress));
         if (o.format == "md") print_line(line);

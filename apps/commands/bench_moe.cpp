@@ -92,11 +92,11 @@ nlohmann::ordered_json to_json(const MoeLine& l, const MoeBench& o, const Loaded
 Status run_moe_bench(const MoeBench& o) {
   const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, most));
-  RETURN_IF_ERROR(load(m, {.context = 1, .max_rows = most}));
   Tuner* const tuner = m.backend->tuner();
-  if (tuner == nullptr)
+  if (tuner == nullptr || m.backend->device().backend != "cuda")
     return error(StatusCode::kUnsupported,
                  "--moe: only the cuda device times one operation alone; use --device cuda");
+  RETURN_IF_ERROR(load(m, {.context = 1, .max_rows = most}));
   measure_ceilings(m);
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const int tokens : o.tokens) {

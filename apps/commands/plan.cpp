@@ -19,6 +19,7 @@
 #include "random_batch.h"
 #include "tuning/moe_kernels.h"
 #include "tuning/projection.h"
+#include "tuning/rank_projection.h"
 
 namespace moesaic::app {
 namespace {
@@ -225,7 +226,9 @@ void print_placement(const LoadedModel& m, const Ceiling& ceiling) {
   const ModelWeights& w = m.checkpoint.weights;
   const double host_bytes = placement->host_layers() * host_expert_bytes(w.layers.back()) *
                             c.experts_per_token / c.experts,
-               gpu_bytes = bytes_per_token(w, c) - host_bytes,
+               dense_bytes = decode_bytes(c, w).dense,
+               gpu_bytes = bytes_per_token(w, c) - host_bytes - dense_bytes +
+                           bytes_made_of(dense_bytes, w.layers[0].q.format, m.choice.options.dense),
                host_speed = placement->host_read_bandwidth() * 1e9;
   const double host = host_bytes / host_speed + placement->host_layers() * kHandOver,
                gpu = gpu_bytes / ceiling.bytes_per_second;

@@ -145,9 +145,8 @@ Status profile_drafts(const ProfileOptions& o, const LoadedModel& m, DraftParts&
   if (drafter == nullptr) return {};
   ASSIGN_OR_RETURN(
       DraftedBatch batch,
-      DraftedBatch::create(
-          *m.backend, m.checkpoint.config,
-          {.max_tokens = engine.context, .max_rows = engine.max_rows, .memory = engine.draft}, *drafter));
+      DraftedBatch::create(*m.backend, m.checkpoint.config,
+                           {.max_tokens = engine.context, .max_rows = engine.max_rows}, *drafter));
   RETURN_IF_ERROR(batch.restart(o.depth));
   const std::vector<double> all(static_cast<size_t>(o.draft_tokens), 1.0);
   RETURN_IF_ERROR(batch.step(all));  // the first one warms up
@@ -174,7 +173,7 @@ void print_trace(const LoadedModel& m, Steps steps, const ProfileOptions& o) {
 }
 
 EngineOptions engine_options(const ProfileOptions& o) {
-  const int rounds = (o.steps + 2) * (o.draft_tokens + 1);
+  const int rounds = o.speculative == "none" ? 0 : (o.steps + 2) * (o.draft_tokens + 1);
   return {.context = o.depth + std::max(o.rows * steps_at_a_time(o), rounds),
           .max_rows = std::max(512, o.rows)};
 }

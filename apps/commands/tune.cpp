@@ -54,7 +54,8 @@ void print_line(int tokens, const std::vector<Measured>& all, const Measured& be
 }
 
 Status nothing_to_tune(const LoadedModel& m) {
-  return error(StatusCode::kUnsupported, "{} has nothing to tune; use --device cuda or cpu", m.caps.name);
+  return error(StatusCode::kUnsupported, "{} has nothing to tune; use --device cuda or cpu",
+               m.backend->caps().name);
 }
 
 // A device with one kernel for the experts, which can read their weights ahead in several ways.
@@ -82,9 +83,9 @@ Status run_tune(const TuneOptions& o) {
   ModelOptions options = o.model;
   options.tuning_folder.clear();  // a new measurement is not compared with an earlier one
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(options, most));
-  RETURN_IF_ERROR(load(m, {.context = 1, .max_rows = most}));
   Tuner* const tuner = m.backend->tuner();
   if (tuner == nullptr) return nothing_to_tune(m);
+  RETURN_IF_ERROR(load(m, {.context = 1, .max_rows = most}));
   if (tuner->moe_configs().empty()) return tune_reads(o, m, *tuner);
   fmt::print("{} on {}, us of a layer's experts\n\n", o.model.model, m.caps.name);
   fmt::print(

@@ -51,8 +51,8 @@ struct OpenOptions {
   // computed again.
   int64_t kv_tokens = 0;
   // Most tokens that a step computes, of all requests; at least max_batch. Fewer keep decoding steady beside
-  // long prompts, more process prompts faster. 0: what prompts need for full speed, 2,048 on a GPU and 512 on
-  // a CPU.
+  // long prompts, more process prompts faster. 0: what prompts need for full speed: on a GPU 8,192, 4,096 or
+  // 2,048, by its memory, and 2,048 while requests decode; 512 on a CPU.
   int max_rows = 0;
   bool prefix_cache = true;    // the beginning that a prompt shares with earlier ones is not computed again
   std::string dense = "keep";  // attention projections and lm_head in memory: keep, bf16, q8_0, mxfp8, mxfp4

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "commands.h"
+#include "engine/expert_placement.h"
 #include "model/verify.h"
 #include "model_options.h"
 #include "option_checks.h"
@@ -58,7 +59,13 @@ Status run_verify(const VerifyArguments& o) {
     ASSIGN_OR_RETURN(cases, compare_operations(o, options));
   }
   if (!o.model.model.empty()) {
-    const auto factory = [&] { return make_backend(o.model, kRows); };
+    const auto factory = [&]() -> Result<std::unique_ptr<Backend>> {
+      ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, make_backend(o.model, kRows));
+      const KvDemand cache{.context = o.tokens, .max_rows = kRows};
+      RETURN_IF_ERROR(place_experts(cache, c.config, c.weights, *backend));
+      RETURN_IF_ERROR(plan_memory(cache, c.config, c.weights, *backend));
+      return backend;
+    };
     ASSIGN_OR_RETURN(cases.emplace_back(), verify_model(c.config, c.weights, factory, o.tokens, options));
   }
   size_t failed = 0;

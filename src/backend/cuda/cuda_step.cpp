@@ -22,7 +22,7 @@ constexpr int kMostDecodeRows = 8;
 // One order of sums for all batches: single rows go where the others go, since the two kernels need not round
 // alike.
 Tiling CudaBackend::tiling() const {
-  return {.tokens = tile_tokens(model_.config.heads, model_.config.kv_heads, model_.config.head_dim),
+  return {.tokens = tile_tokens(model_.config.heads, model_.config.kv_heads, model_.config.head_dim, target_),
           .most_decode_rows = target_.batch_invariant ? 0 : kMostDecodeRows};
 }
 

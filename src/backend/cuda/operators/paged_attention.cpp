@@ -22,7 +22,7 @@ struct AttentionPieces {
 
 int tiles_of(const PagedAttentionCall& c) {
   return paged_tiles(static_cast<int>(c.rows), static_cast<int>(c.sequences),
-                     tile_tokens(c.heads, c.cache.kv_heads, c.cache.head_dim));
+                     tile_tokens(c.heads, c.cache.kv_heads));
 }
 
 // Spans are left for rows of few tiles alone, of full attention and longer than one span.
@@ -33,7 +33,7 @@ AttentionPieces deal(const PagedAttentionCall& c, void* memory) {
   const int64_t spans =
       (c.table_pages * c.cache.page_tokens + kSpanPages * kPageTokens - 1) / (kSpanPages * kPageTokens);
   if (c.window == 0 && spans > 1 &&
-      int64_t{tiles_of(c)} * c.cache.kv_heads * prefill_groups(c.cache.head_dim) <= kMostSpanGroups) {
+      int64_t{tiles_of(c)} * c.cache.kv_heads * kPrefillGroups <= kMostSpanGroups) {
     const int64_t floats = c.rows * c.heads * (c.cache.head_dim + 2) * spans;
     p.spans.floats = static_cast<int>(std::min<int64_t>(floats, kSpanFloats));
     p.spans.rows = static_cast<int>(c.rows);
@@ -92,9 +92,8 @@ Status paged_attention(const PagedAttentionCall& call) {
     ASSIGN_OR_RETURN(memory, (*kept)->get(call.device, stream, wanted));
   }
   const AttentionPieces pieces = deal(call, memory);
-  RETURN_IF_ERROR(make_row_tiles(rows_of(call),
-                                 tile_tokens(call.heads, call.cache.kv_heads, call.cache.head_dim),
-                                 pieces.tiles, pieces.spans.arrivals, stream));
+  RETURN_IF_ERROR(make_row_tiles(rows_of(call), tile_tokens(call.heads, call.cache.kv_heads), pieces.tiles,
+                                 pieces.spans.arrivals, stream));
   return attend_paged(attention_of(call, pieces.tiles), layout_of(call.cache), pieces.spans, stream);
 }
 

@@ -32,7 +32,7 @@ class AttentionTest : public sm120::OnDevice {
     const Case& c = p.c;
     // A batch-invariant target takes single rows as it takes prompts.
     const bool decode = c.rows == 1 && !target.batch_invariant;
-    const Uploaded uploaded(p, decode ? 1 : tile_tokens(c.heads, c.kv_heads, c.head_dim));
+    const Uploaded uploaded(p, decode ? 1 : tile_tokens(c.heads, c.kv_heads, c.head_dim, target));
     Attention a = uploaded.attention(bf16);
     a.kv_splits = kv_splits_of((*std::ranges::max_element(c.tokens) + kPageTokens - 1) / kPageTokens);
     const auto run = [&](const SpanScratch& scratch) {

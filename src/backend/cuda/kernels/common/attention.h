@@ -55,11 +55,10 @@ constexpr int kv_splits_of(int pages) {
   return kv_splits < kMostKvSplits ? kv_splits : kMostKvSplits;
 }
 
-// A prefill tile: two or three groups of 64 MMA rows, each (token, query head) of one KV head.
-inline constexpr int kGroupRows = 64;
-constexpr int prefill_groups(int head_dim) { return head_dim > 64 ? 2 : 3; }
-constexpr int tile_tokens(int heads, int kv_heads, int head_dim) {
-  return prefill_groups(head_dim) * (kGroupRows / (heads / kv_heads));
+// A prefill tile: groups of 64 MMA rows, each (token, query head) of one KV head. attend_portable() has two.
+inline constexpr int kPrefillGroups = 2, kGroupRows = 64;
+constexpr int tile_tokens(int heads, int kv_heads, int groups = kPrefillGroups) {
+  return groups * (kGroupRows / (heads / kv_heads));
 }
 
 // By mma.sync, on every device. A row's keys are cut into spans of kSpanPages pages, which begin at multiples
@@ -73,7 +72,7 @@ struct SpanScratch {
   int rows = 0;             // the step's rows, which share the room
   int* arrivals = nullptr;  // [kMostSpanGroups], zeros between launches
 };
-// Spans are divided in launches of at most kMostSpanGroups times (tile, KV head, group of the tile).
+// Spans are divided in launches of at most kMostSpanGroups times (tile, KV head, half of the tile).
 inline constexpr int kMostSpanGroups = 1024;
 inline constexpr int kSpanFloats = 16 << 20;
 Status attend_portable(const Attention& p, const SpanScratch& scratch, cudaStream_t stream);

@@ -50,8 +50,7 @@ struct Pages {
     const int first = tile.position + at, last = first + count - 1;
     first_key = p.window > 0 ? max(0, first - p.window + 1) : 0, last_key = last;
     from = first_key / kPageTokens, to = last / kPageTokens + 1;
-    const int groups = prefill_groups(p.head_dim);
-    mine = blockIdx.z / groups, of = gridDim.z / groups;
+    mine = blockIdx.z / kPrefillGroups, of = gridDim.z / kPrefillGroups;
     slots = of > 1 ? static_cast<int>(scratch.floats / (scratch.rows * p.heads * (p.head_dim + 2))) : 0;
     of = spans() <= slots ? min(of, spans()) : 1;
   }
@@ -216,13 +215,13 @@ struct PortableRows {
 
 // True in the one CTA that comes after all others of its tile: their spans may be read then. All threads of
 // the CTA call it.
-__device__ inline bool arrives_last(const SpanScratch& scratch, int groups, int of) {
+__device__ inline bool arrives_last(const SpanScratch& scratch, int of) {
   __shared__ int last;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    int* const arrivals =
-        scratch.arrivals + (blockIdx.x * gridDim.y + blockIdx.y) * groups + blockIdx.z % groups;
+    int* const arrivals = scratch.arrivals + (blockIdx.x * gridDim.y + blockIdx.y) * kPrefillGroups +
+                          blockIdx.z % kPrefillGroups;
     last = atomicAdd(arrivals, 1) == of - 1;
     if (last != 0) *arrivals = 0;  // for the next launch
     __threadfence();
@@ -268,8 +267,8 @@ __global__ void __launch_bounds__(kWarps * 32)
   wait_for_predecessor();
   launch_dependents();
   const RowTile tile = p.tiles[gridDim.x - 1 - blockIdx.x];  // those with the most keys first
-  constexpr int kGroups = prefill_groups(Cache::kHeadDim);
-  const int heads = p.heads / p.kv_heads, tokens = kGroupRows / heads, first = blockIdx.z % kGroups * tokens;
+  const int heads = p.heads / p.kv_heads, tokens = kGroupRows / heads,
+            first = blockIdx.z % kPrefillGroups * tokens;
   const int count = min(tokens, tile.count - first);
   if (count <= 0) return;
   const Pages pages(p, scratch, tile, first, count);
@@ -299,7 +298,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   }
   if (pages.of == 1) {
     rows.write(p, tile);
-  } else if (arrives_last(scratch, kGroups, pages.of)) {
+  } else if (arrives_last(scratch, pages.of)) {
     join_spans<Cache::kHeadDim>(p, scratch, tile, pages, first, count);
   }
 }
@@ -308,8 +307,7 @@ __global__ void __launch_bounds__(kWarps * 32)
 inline int divisions(const Attention& p, const SpanScratch& scratch) {
   constexpr int kWanted = 512, kMost = 64;
   const int tiles = p.tile_count * p.kv_heads;
-  if (scratch.left == nullptr || p.window > 0 || tiles * prefill_groups(p.head_dim) > kMostSpanGroups)
-    return 1;
+  if (scratch.left == nullptr || p.window > 0 || tiles * kPrefillGroups > kMostSpanGroups) return 1;
   return std::clamp(kWanted / tiles, 1, kMost);
 }
 
@@ -322,8 +320,8 @@ Status run(const Attention& p, const SpanScratch& scratch, const Cache& cache, c
       prepared.run([] { return set_attributes(attention_portable_kernel<Cache>, {.max_shared = kShared}); });
   if (!status.ok()) return status;
   return launch(attention_portable_kernel<Cache>,
-                dim3(p.tile_count, p.kv_heads, prefill_groups(p.head_dim) * divisions(p, scratch)),
-                dim3(kWarps * 32), kShared, stream, p, scratch, cache);
+                dim3(p.tile_count, p.kv_heads, kPrefillGroups * divisions(p, scratch)), dim3(kWarps * 32),
+                kShared, stream, p, scratch, cache);
 }
 
 }  // namespace moesaic::cuda::attention_portable

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/kernels/common/attention_parts.cuh"
 #include "backend/cuda/kernels/ptx/async_copy.cuh"
+#include "backend/cuda/kernels/sm90/attention.h"
 
 namespace moesaic::cuda::attention_prefill {
 

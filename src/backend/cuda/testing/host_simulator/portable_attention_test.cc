@@ -52,8 +52,8 @@ void check(const Case& c, bool bf16 = true) {
   const std::vector<uint16_t> alone = run(p, 1, false, bf16);
   p.compare(alone, bf16, "portable");
   EXPECT_EQ(run(p, 1, true, bf16), alone);
-  EXPECT_EQ(run(p, tile_tokens(c.heads, c.kv_heads, c.head_dim), false, bf16), alone);
-  EXPECT_EQ(run(p, tile_tokens(c.heads, c.kv_heads, c.head_dim), true, bf16), alone);
+  EXPECT_EQ(run(p, tile_tokens(c.heads, c.kv_heads), false, bf16), alone);
+  EXPECT_EQ(run(p, tile_tokens(c.heads, c.kv_heads), true, bf16), alone);
 }
 
 TEST(PortableAttention, SingleRowsOfEveryLength) {
@@ -147,7 +147,7 @@ struct CallersPages {
 std::vector<uint16_t> run_paged(const Problem& p, const CallersPages& pages, bool divided) {
   const Case& c = p.c;
   const int rows = static_cast<int>(p.at.size()), sequences = static_cast<int>(c.tokens.size()),
-            most = tile_tokens(c.heads, c.kv_heads, c.head_dim), tiles = paged_tiles(rows, sequences, most);
+            most = tile_tokens(c.heads, c.kv_heads), tiles = paged_tiles(rows, sequences, most);
   std::vector<RowTile> list(static_cast<size_t>(tiles));
   std::vector<int> arrivals(kMostSpanGroups, 77);
   std::vector<uint16_t> out(p.q.size(), 0xFFFF);

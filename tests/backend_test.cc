@@ -15,6 +15,7 @@
 
 #include "base/cpu_topology.h"
 #include "model/forward.h"
+#include "model/overflowing_values_test.h"
 #include "model/random_model.h"
 #include "model_golden.h"
 #include "mx/formats.h"
@@ -310,19 +311,10 @@ TEST_P(BackendTest, AnOverflowIsAnError) {
 
 // The values of a row in the middle of a page are infinite. Another sequence gets the page next.
 TEST_P(BackendTest, WhatAFaultLeavesInAPageHarmsNobody) {
-  const auto hidden = static_cast<size_t>(config_.hidden);
-  std::vector<float> embed(static_cast<size_t>(config_.vocab) * hidden);
-  std::vector<uint16_t> v(static_cast<size_t>(config_.kv_size()) * hidden);
-  for (size_t i = 0; i < embed.size(); ++i) embed[i] = std::sin(static_cast<float>(i));
-  constexpr size_t kColumn = 5;  // only token 1 has something there
-  for (size_t i = kColumn; i < embed.size(); i += hidden) embed[i] = i / hidden == 1 ? 4.0F : 0.0F;
-  for (size_t i = kColumn; i < v.size(); i += hidden) v[i] = mx::encode_bf16(3e38F);
   ModelWeights w = weights_;
-  w.embed =
-      dense_view(Format::kF32, config_.vocab, config_.hidden, reinterpret_cast<std::byte*>(embed.data()));
-  w.layers[0].v =
-      dense_view(Format::kBF16, config_.kv_size(), config_.hidden, reinterpret_cast<std::byte*>(v.data()));
-  const std::vector<int32_t> fails = {2, 3, 4, 5, 6, 7, 8, 9, 10, 1}, fresh = {2, 3};
+  OverflowingValues overflowing(config_);
+  overflowing.put(w);
+  const std::vector<int32_t> fails = {2, 3, 4, 5, 6, 7, 8, 9, 10, OverflowingValues::kToken}, fresh = {2, 3};
   const auto run = [&](Backend& backend, const std::vector<int32_t>& tokens, std::vector<float>& logits) {
     TestSequence sequence{tokens, {0}};
     Batch batch;

@@ -76,6 +76,11 @@ TEST_P(StepOperatorOnCuda, TakesWeightsFromTheDevicesMemory) {
   EXPECT_LT(both.step({1, 1}), kTolerance);
 }
 
+TEST_P(StepOperatorOnCuda, WhatAFaultLeavesInAPageHarmsNobody) {
+  Both both(config(), 512, 2, false, true);
+  expect_that_a_fault_harms_nobody(both);
+}
+
 INSTANTIATE_TEST_SUITE_P(Sizes, StepOperatorOnCuda, testing::Bool(),
                          [](const auto& tested) { return tested.param ? "GptOss" : "Small"; });
 

@@ -64,7 +64,8 @@ class StepOperator {
   virtual Status set_cache(int layer, void* base, int pages, int64_t stride) = 0;
   // Launches and returns. On a stream that is being captured nothing is allocated or waited for; sequences of
   // more than 8 rows are refused then. kInternal, once: a kernel of an earlier call gave up. A row with
-  // an activation that is not finite gives a row that is not, and one line in the log.
+  // an activation that is not finite gives a row that is not, and one line in the log; what it leaves in its
+  // pages is cleared when a later call writes their first place.
   virtual Status run(const StepOperatorCall& call) = 0;
   // logits [rows, vocab] of rows that run() left.
   virtual Status logits(const void* hidden, int rows, float* out, void* stream) = 0;

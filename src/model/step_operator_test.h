@@ -15,6 +15,7 @@
 #include "backend/step_operator.h"
 #include "base/relative_error_test.h"
 #include "model/forward.h"
+#include "model/overflowing_values_test.h"
 #include "model/random_model.h"
 
 namespace moesaic {
@@ -27,10 +28,11 @@ class StepOperatorAndBackend {
   static constexpr int kPages = 120, kTablePages = 12, kSequences = 8;
 
   // max_rows: of the operator's parts; pitch: K's and V's of a page, and what lies between pages; on_device:
-  // the operator's matrices stand in the device's memory.
+  // the operator's matrices stand in the device's memory; overflows: token 1 has values that are infinite.
   explicit StepOperatorAndBackend(const ModelConfig& config, int max_rows, int pitch = 2,
-                                  bool on_device = false)
-      : config_(config), weights_(make_random_model(config, {})), pitch_(pitch) {
+                                  bool on_device = false, bool overflows = false)
+      : config_(config), weights_(make_random_model(config, {})), overflowing_(config), pitch_(pitch) {
+    if (overflows) overflowing_.put(weights_);
     auto backend = Memory::cuda_backend({.max_rows = kMostRows, .tune = false});
     EXPECT_EQ(backend.status().message(), "");
     backend_ = std::move(backend).value();
@@ -114,6 +116,21 @@ class StepOperatorAndBackend {
     Memory::wait();
     return status;
   }
+  // The operator alone: the logits of a sequence of at most 32 tokens that begins on this page.
+  std::vector<float> logits_on(int32_t page, const std::vector<int32_t>& tokens) {
+    const auto rows = static_cast<int>(tokens.size());
+    starts_[0] = 0;
+    std::ranges::copy(tokens, tokens_);
+    std::iota(positions_, positions_ + rows, 0);
+    for (int kind = 0; kind < 2; ++kind) {
+      tables_[kind][0] = page;
+      std::iota(slots_[kind], slots_[kind] + rows, 32 * page);
+    }
+    EXPECT_EQ(run({rows}).message(), "");
+    EXPECT_EQ(operator_->logits(hidden_, rows, logits_, nullptr).message(), "");
+    Memory::wait();
+    return {logits_, logits_ + rows * config_.vocab};
+  }
   StepOperator& op() { return *operator_; }
 
  private:
@@ -155,6 +172,7 @@ class StepOperatorAndBackend {
 
   ModelConfig config_;
   ModelWeights weights_;
+  OverflowingValues overflowing_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<StepOperator> operator_;
   std::mt19937 rng_{5};
@@ -166,5 +184,23 @@ class StepOperatorAndBackend {
   uint16_t* hidden_;
   float* logits_;
 };
+
+// Values of a row in the middle of a page are infinite. Other sequences get the page next, and its next
+// owners get theirs.
+template <typename Both>
+void expect_that_a_fault_harms_nobody(Both& both) {
+  const auto finite = [](const std::vector<float>& logits) {
+    return std::ranges::all_of(logits, [](float x) { return std::isfinite(x); });
+  };
+  const std::vector<int32_t> fresh = {2, 3};
+  const std::vector<float> want = both.logits_on(7, fresh);
+  EXPECT_TRUE(finite(want));
+  EXPECT_FALSE(finite(both.logits_on(5, {2, 3, 4, 5, 6, 7, 8, 9, 10, OverflowingValues::kToken})));
+  EXPECT_EQ(both.logits_on(5, fresh), want);
+  EXPECT_EQ(both.logits_on(6, fresh), want);
+  EXPECT_FALSE(finite(both.logits_on(6, {2, OverflowingValues::kToken})));
+  EXPECT_EQ(both.logits_on(5, fresh), want);
+  EXPECT_EQ(both.logits_on(6, fresh), want);
+}
 
 }  // namespace moesaic

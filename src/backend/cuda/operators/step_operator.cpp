@@ -49,18 +49,21 @@ class CudaStepOperator final : public StepOperator {
   CudaBackend backend_;
   ModelConfig config_;
   // The layers' caches; null: not given yet.
-  std::vector<const void*> bases_;
+  std::vector<GivenCache> caches_;
+  DeviceBuffer caches_on_device_, spoiled_;  // PackStep has them
   double bytes_ = 0;
   int table_pages_ = 0;  // pages of each sequence
   int pages_ = 0, pitch_ = 0;
-  int caches_ = 0;       // layers that have one
+  int given_ = 0;        // layers that have one
   void* out_ = nullptr;  // to which the captured steps write
   bool warned_ = false;  // a row that is not finite was reported
 };
 
 Status CudaStepOperator::prepare(const ModelConfig& config, const ModelWeights& weights) {
   config_ = config;
-  bases_.assign(static_cast<size_t>(config.layers), nullptr);
+  caches_.assign(static_cast<size_t>(config.layers), {});
+  for (int layer = 0; layer < config.layers; ++layer)
+    caches_[static_cast<size_t>(layer)].sliding = config.sliding[static_cast<size_t>(layer)];
   table_pages_ = (options_.max_context + kPageTokens - 1) / kPageTokens;
   RETURN_IF_ERROR(backend_.open());
   const DeviceGuard guard(options_.device);
@@ -82,6 +85,8 @@ Status CudaStepOperator::alloc_inputs() {
                        .sequences = options_.max_sequences,
                        .decode_tiles = options_.max_rows,
                        .prefill_tiles = options_.max_rows};
+  ASSIGN_OR_RETURN(caches_on_device_, DeviceBuffer::allocate(caches_.size() * sizeof(GivenCache), "step"));
+  ASSIGN_OR_RETURN(spoiled_, DeviceBuffer::allocate(sizeof(int), "step"));
   const size_t tables = 2 * static_cast<size_t>(options_.max_sequences) * static_cast<size_t>(table_pages_);
   return backend_.room_for_inputs(static_cast<size_t>(layout_of(most).pages) + tables);
 }
@@ -93,19 +98,20 @@ Status CudaStepOperator::set_cache(int layer, void* base, int pages, int64_t str
   if (stride < 2 * half || stride % half != 0)
     return invalid("step: layer {}'s pages are {} bytes apart, not a multiple of {}", layer, stride, half);
   const auto pitch = static_cast<int>(stride / half);
-  if (caches_ > 0 && (pages != pages_ || pitch != pitch_) && layer > 0)
+  if (given_ > 0 && (pages != pages_ || pitch != pitch_) && layer > 0)
     return invalid("step: layer {}'s cache has {} pages {} bytes apart, the layers before have others", layer,
                    pages, stride);
   constexpr int64_t kMostPlaces = int64_t{1} << 31;
   if (int64_t{pages} * pitch * kPageTokens >= kMostPlaces)
     return invalid("step: a cache of {} pages; at most {}", pages, kMostPlaces / pitch / kPageTokens - 1);
-  const void*& known = bases_[static_cast<size_t>(layer)];
-  if (known == nullptr) ++caches_;
-  if (known != nullptr && (known != base || pages != pages_ || pitch != pitch_))
+  GivenCache& known = caches_[static_cast<size_t>(layer)];
+  if (known.k == nullptr) ++given_;
+  if (known.k != nullptr && (known.k != base || pages != pages_ || pitch != pitch_))
     RETURN_IF_ERROR(backend_.drop_graphs());
-  known = base, pages_ = pages, pitch_ = pitch;
-  backend_.set_cache(layer, base, static_cast<std::byte*>(base) + half);
-  return {};
+  known.k = static_cast<std::byte*>(base), known.v = known.k + half;
+  pages_ = pages, pitch_ = pitch;
+  backend_.set_cache(layer, known.k, known.v);
+  return copy_to_device(caches_on_device_.as<GivenCache>() + layer, &known, sizeof known, "step");
 }
 
 Status CudaStepOperator::check_call(const StepOperatorCall& c) const {
@@ -114,7 +120,7 @@ Status CudaStepOperator::check_call(const StepOperatorCall& c) const {
                    options_.max_sequences);
   if (c.rows == 0) return {};
   if (c.sequences == 0) return invalid("step: {} rows of no sequence", c.rows);
-  if (caches_ < config_.layers) return invalid("step: {} of {} layers have a cache", caches_, config_.layers);
+  if (given_ < config_.layers) return invalid("step: {} of {} layers have a cache", given_, config_.layers);
   for (const void* p : {static_cast<const void*>(c.host_starts), static_cast<const void*>(c.starts),
                         static_cast<const void*>(c.tokens), static_cast<const void*>(c.positions),
                         static_cast<const void*>(c.full.pages), static_cast<const void*>(c.full.slots),
@@ -173,7 +179,12 @@ Status CudaStepOperator::run_part(const StepOperatorCall& call, int first_row, i
                              .slots = {at.full_slots, at.window_slots},
                              .decode_tiles = at.decode_tiles,
                              .prefill_tiles = at.prefill_tiles,
-                             .tables = at.pages},
+                             .tables = at.pages,
+                             .fault = backend_.fault_word(),
+                             .spoiled = spoiled_.as<int>(),
+                             .caches = caches_on_device_.as<GivenCache>(),
+                             .layers = config_.layers,
+                             .half_bytes = static_cast<int>(page_bytes())},
                             stream));
   auto* const out = static_cast<std::byte*>(call.out) + int64_t{2} * first_row * config_.hidden;
   return backend_.run_packed(shape, captures, out, stream);
@@ -184,6 +195,8 @@ Status CudaStepOperator::report_fault(cudaStream_t stream) {
   if (code == 0) return {};
   Status fault = backend_.forget_fault(stream);
   if (code < 0) return fault;
+  // The word that pack_step() would have seen is gone.
+  RETURN_IF_ERROR(check(cudaMemsetAsync(spoiled_.as<int>(), 1, sizeof(int), stream), "step"));
   if (!std::exchange(warned_, true)) notice(fmt::format("step: {}", fault.message()));
   return {};
 }

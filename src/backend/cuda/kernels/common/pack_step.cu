@@ -68,13 +68,18 @@ __device__ void put_tile(const PackStep& p, int row) {
          .written = position_at(p, part.first)};
 }
 
+// Where the caller puts the row; below 0: nowhere.
+__device__ int64_t slot_at(const PackStep& p, int kind, int row) {
+  return (kind == 0 ? p.call.full : p.call.sliding).slots[p.first_row + row];
+}
+
 __device__ void put_row(const PackStep& p, int row) {
   const int from = p.first_row + row;
   p.inputs[p.tokens + row] = min(max(p.call.tokens[from], 0), p.vocab - 1);
   p.inputs[p.positions + row] = position_at(p, row);
   for (int kind = 0; kind < 2; ++kind) {
     // Nobody reads the first page's first token: serving engines keep that page for this.
-    const int64_t slot = max((kind == 0 ? p.call.full : p.call.sliding).slots[from], int64_t{0});
+    const int64_t slot = max(slot_at(p, kind, row), int64_t{0});
     p.inputs[p.slots[kind] + row] =
         page_at(p, static_cast<int>(slot / kPageTokens)) * kPageTokens + static_cast<int>(slot % kPageTokens);
   }
@@ -91,12 +96,34 @@ __device__ void put_table(const PackStep& p, int kind, int sequence) {
     to[i] = page_at(p, from.pages[sequence * from.stride + i]);
 }
 
+// Pages whose first place a row will write, by the whole CTA.
+__device__ void clear_pages(const PackStep& p, int row) {
+  const int64_t vectors = p.half_bytes / static_cast<int>(sizeof(uint4));
+  for (int kind = 0; kind < 2; ++kind) {
+    const int64_t slot = slot_at(p, kind, row);
+    if (slot < 0 || slot % kPageTokens != 0) continue;
+    const int64_t first = page_at(p, static_cast<int>(slot / kPageTokens)) * vectors;
+    for (int layer = 0; layer < p.layers; ++layer) {
+      const GivenCache& cache = p.caches[layer];
+      if (cache.sliding != (kind == 1)) continue;
+      for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
+        reinterpret_cast<uint4*>(cache.k)[first + i] = make_uint4(0, 0, 0, 0);
+        reinterpret_cast<uint4*>(cache.v)[first + i] = make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+}
+
 // Grid: CTAs of kThreads rows, then one for each table of a sequence.
 __global__ void __launch_bounds__(kThreads) pack_step_kernel(const PackStep p) {
   const int row_ctas = (p.rows + kThreads - 1) / kThreads, cta = static_cast<int>(blockIdx.x);
   if (cta >= row_ctas) return put_table(p, (cta - row_ctas) % 2, (cta - row_ctas) / 2);
-  const int row = cta * kThreads + static_cast<int>(threadIdx.x);
+  const int first = cta * kThreads, row = first + static_cast<int>(threadIdx.x);
   if (row < p.rows) put_row(p, row);
+  const bool faulty = *p.fault > 0;
+  if (!faulty && *p.spoiled == 0) return;
+  if (faulty && row == 0) *p.spoiled = 1;
+  for (int r = first; r < min(first + kThreads, p.rows); ++r) clear_pages(p, r);
 }
 
 __global__ void __launch_bounds__(kThreads)

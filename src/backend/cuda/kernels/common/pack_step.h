@@ -2,11 +2,19 @@
 // step/step_input.h does the same on the host.
 #pragma once
 
+#include <cstddef>
+
 #include "backend/cuda/kernels/common/attention.h"
 #include "backend/cuda/runtime/device.h"
 #include "backend/step_operator.h"
 
 namespace moesaic::cuda {
+
+// A layer's cache, the caller's, and whether it holds the pages of sliding layers.
+struct GivenCache {
+  std::byte *k, *v;
+  bool sliding;
+};
 
 // Offsets in int32 into the inputs are those of StepLayout.
 struct PackStep {
@@ -20,6 +28,13 @@ struct PackStep {
   bool only_decodes = false;  // no sequence has more rows: each row is a tile of its own, padded ones too
   int32_t* inputs = nullptr;
   int tokens = 0, positions = 0, slots[2] = {}, decode_tiles = 0, prefill_tiles = 0, tables = 0;
+  // A row that is not finite leaves such values in its pages. Whoever owns one of them next gives those
+  // places a weight of zero, and zero times NaN is NaN. So once an earlier step has left a fault above 0,
+  // pages are cleared as their first place is written.
+  const int* fault = nullptr;  // the word that the steps leave
+  int* spoiled = nullptr;      // is not 0 from the first fault on
+  const GivenCache* caches = nullptr;
+  int layers = 0, half_bytes = 0;  // half_bytes: K of a page, and V of it; a multiple of 16
 };
 // Kernels that follow may read the inputs at once.
 Status pack_step(const PackStep& p, cudaStream_t stream);

@@ -109,6 +109,13 @@ TEST(StepOperator, ACacheThatMovesDropsCapturedSteps) {
   }
 }
 
+TEST(StepOperator, WhatAFaultLeavesInAPageHarmsNobody) {
+  for (const int pitch : {2, 3}) {
+    Both both(small_config(kLayers), kMaxRows, pitch, false, true);
+    expect_that_a_fault_harms_nobody(both);
+  }
+}
+
 TEST(StepOperator, SaysWhatIsWrong) {
   Both both(small_config(kLayers), kMaxRows);
   const auto half = static_cast<int64_t>(both.op().page_bytes());

@@ -278,7 +278,7 @@ class Backend {
   // runs.
   virtual Status sampled(std::span<SampledToken> /*tokens*/, std::span<float> /*logits*/) { return {}; }
   // Waits for the sampling steps in flight, whose results nobody will take. A fault of theirs is an error
-  // here.
+  // here. What a fault left in the KV cache is cleared: no copier may be at work.
   virtual Status forget_steps() { return {}; }
 
   // Changes logits of the step that was launched last, before the next one begins, and samples their rows

@@ -379,8 +379,8 @@ bool Engine::must_take_first() {
 
 Status Engine::fail(const Status& status) {
   scheduler_->fail_all(status);
+  scheduler_->collect();                        // nobody copies a page any more
   static_cast<void>(backend_->forget_steps());  // every request has its error already
-  scheduler_->collect();
   return status;
 }
 
@@ -455,6 +455,7 @@ Status Engine::step() {
     running_ = {};
     held_.clear();
     scheduler_->fail_all(error(StatusCode::kInternal, "a step was ended by an exception"));
+    scheduler_->collect();
     static_cast<void>(backend_->forget_steps());
     throw;
   }

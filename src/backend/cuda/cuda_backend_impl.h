@@ -93,6 +93,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   // that gave up. forget_fault() makes an error of it.
   int fault() const { return *pinned_fault_.as<int>(); }
   Status forget_fault(cudaStream_t stream);
+  const int* fault_word() const { return fault_.as<int>(); }  // the device's
   Status drop_graphs() { return graphs_.retire("the cache", stream_); }
 
   DraftHead* draft_head() override { return &draft_head_; }
@@ -175,7 +176,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   Status tap(int boundary) { return draft_head_.tap(boundary, x_.as<float>(), shape_.rows, deferred_); }
 
   BackendOptions options_;
-  StepWait wait_{options_.step_limit};
+  StepWait wait_{options_.step_limit, [this] { return host_.answered(); }};
   GpuPart part_;
   cudaStream_t stream_ = nullptr;
   std::string name_;
@@ -185,7 +186,8 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   Target target_;
   LoadedModel model_;
   RankExchange ranks_;
-  Status lost_;  // every step's answer once ranks do not agree any more
+  Status lost_;           // every step's answer once ranks do not agree any more
+  bool unclean_ = false;  // a fault may have left values in the KV cache that are not finite
   HostExchange host_;
   ExpertStream expert_stream_;
   HotSlots hot_;

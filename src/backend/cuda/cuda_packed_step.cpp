@@ -53,7 +53,10 @@ Status CudaBackend::logits_of(const void* normed, int rows, float* logits, cudaS
 
 Status CudaBackend::forget_fault(cudaStream_t stream) {
   RETURN_IF_ERROR(wait_(stream, "step"));
-  return fault_of(std::exchange(*pinned_fault_.as<int>(), 0));
+  cudaStream_t const own = std::exchange(stream_, stream);
+  Status fault = fault_of(std::exchange(*pinned_fault_.as<int>(), 0));
+  stream_ = own;
+  return fault;
 }
 
 }  // namespace moesaic::cuda

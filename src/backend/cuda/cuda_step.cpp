@@ -31,6 +31,7 @@ Status CudaBackend::begin_step(const Batch& batch) {
   RETURN_IF_ERROR(lost_);
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
+  RETURN_IF_ERROR(clear_kv());
   RETURN_IF_ERROR(validate(batch, model_.config, kv_layout_, options_.max_rows));
   const Tiling tiling = this->tiling();
   const bool continues = !batch.continuations.empty();
@@ -324,7 +325,8 @@ Status CudaBackend::forget_steps() {
   Status fault;
   while (fault.ok() && step_io_.in_flight() > 0) fault = sampled({}, {});
   step_io_.forget();
-  return fault;
+  const Status cleared = clear_kv();
+  return fault.ok() ? cleared : fault;
 }
 
 Status CudaBackend::edit_rows(std::span<const EditedRow> rows) {
@@ -337,7 +339,7 @@ Status CudaBackend::fault_of(int code) {
   RETURN_IF_ERROR(wait_(stream_, "step"));
   step_io_.forget();
   RETURN_IF_ERROR(check(cudaMemsetAsync(fault_.as<int>(), 0, sizeof(int), stream_), "step"));
-  RETURN_IF_ERROR(clear_kv());
+  unclean_ = true;
   lost_ = code == kRankAway ? error(StatusCode::kInternal, "{}", kRankAwayMessage) : meet_after_fault();
   RETURN_IF_ERROR(lost_);
   Status host = host_.forget();
@@ -353,8 +355,11 @@ Status CudaBackend::fault_of(int code) {
 }
 
 // A row that is not finite has written such keys and values. Who gets their page next gives them weights of
-// zero, and zero times NaN is NaN.
+// zero, and zero times NaN is NaN. Copiers of pages do not use this stream: none may be at work, and what
+// they copy next must not be cleared.
 Status CudaBackend::clear_kv() {
+  if (!unclean_ || !lost_.ok() || device_is_lost()) return {};
+  const DeviceGuard guard(options_.device);
   for (const Layer& layer : model_.layers) {
     for (const DeviceBuffer* each : {&layer.k, &layer.v}) {
       if (each->bytes() > 0)
@@ -362,6 +367,8 @@ Status CudaBackend::clear_kv() {
             check(cudaMemsetAsync(each->as<std::byte>(), 0, each->bytes(), stream_), "the KV cache"));
     }
   }
+  RETURN_IF_ERROR(wait_(stream_, "step"));
+  unclean_ = false;
   return {};
 }
 

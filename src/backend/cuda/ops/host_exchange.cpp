@@ -1,5 +1,6 @@
 #include "backend/cuda/ops/host_exchange.h"
 
+#include <atomic>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -65,6 +66,11 @@ Status HostExchange::run(int index, const HostRows& rows, const std::function<St
   RETURN_IF_ERROR(hand_over(p, stream));
   if (meanwhile) RETURN_IF_ERROR(meanwhile());
   return take_back(p, stream);
+}
+
+uint32_t HostExchange::answered() const {
+  if (layers_ == 0) return 0;
+  return std::atomic_ref(layer_.at.words->answered).load(std::memory_order_relaxed);
 }
 
 Status HostExchange::forget() {

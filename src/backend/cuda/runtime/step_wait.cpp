@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <limits>
+#include <optional>
 #include <thread>
 
 #include "backend/cuda/runtime/device.h"
@@ -35,9 +36,14 @@ Status StepWait::until(const std::function<cudaError_t()>& query, const char* wh
   cudaError_t code = query();
   if (code != cudaErrorNotReady) return check(code, what);
   if (device_is_lost()) return lost_device();
-  Patience patience(limit_.count() > 0 ? limit_.count() : std::numeric_limits<double>::infinity());
+  constexpr double kForEver = std::numeric_limits<double>::infinity();
+  Patience whole(kForEver);
+  std::optional<Patience> patience(limit_.count() > 0 ? limit_.count() : kForEver);
+  uint32_t seen = progress_ ? progress_() : 0;
   while ((code = query()) == cudaErrorNotReady) {
-    if (patience.ended()) {
+    const uint32_t now = progress_ ? progress_() : 0;
+    if (std::exchange(seen, now) != now && limit_.count() > 0) patience.emplace(limit_.count());
+    if (patience->ended()) {
       lost = true;
       return error(
           StatusCode::kInternal,
@@ -45,7 +51,8 @@ Status StepWait::until(const std::function<cudaError_t()>& query, const char* wh
           "may say why)",
           what, limit_.count());
     }
-    if (patience.waited() > kBusy) std::this_thread::sleep_for(kPause);
+    whole.ended();
+    if (whole.waited() > kBusy) std::this_thread::sleep_for(kPause);
   }
   cudaGetLastError();  // cudaErrorNotReady
   return check(code, what);

@@ -4,7 +4,9 @@
 #include <cuda_runtime.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
+#include <utility>
 
 #include "moesaic/status.h"
 
@@ -20,7 +22,10 @@ namespace moesaic::cuda {
 // and a hundred times a second from then on.
 class StepWait {
  public:
-  explicit StepWait(double limit_seconds) : limit_(limit_seconds) {}  // 0: none
+  // limit_seconds: 0: none. progress: a number that changes as long as the step moves on, as one does whose
+  // experts the host computes: the limit counts from its last change. May be empty.
+  explicit StepWait(double limit_seconds, std::function<uint32_t()> progress = {})
+      : limit_(limit_seconds), progress_(std::move(progress)) {}
 
   // `what` is for the error: "step".
   Status operator()(cudaEvent_t event, const char* what) const;
@@ -30,6 +35,7 @@ class StepWait {
 
  private:
   std::chrono::duration<double> limit_;
+  std::function<uint32_t()> progress_;
 };
 
 // True once any wait of this process has reached its limit.

@@ -33,6 +33,17 @@ TEST(StepWait, AStoppedProcessDoesNotLoseItsDevice) {
   EXPECT_FALSE(device_is_lost());
 }
 
+// Each look counts for a whole slice, a twentieth of the limit, however slow the machine is.
+TEST(StepWait, CountsFromTheLastProgress) {
+  uint32_t looks = 0;
+  const auto query = [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(6));
+    return ++looks > 60 ? cudaSuccess : cudaErrorNotReady;
+  };
+  EXPECT_EQ(StepWait(0.1, [&] { return looks / 10; }).until(query, "step").message(), "");
+  EXPECT_FALSE(device_is_lost());
+}
+
 // In a process of its own, since a lost device stays lost.
 TEST(StepWaitDeathTest, EndsAtItsLimit) {
   EXPECT_EXIT(

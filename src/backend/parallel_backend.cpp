@@ -247,13 +247,14 @@ class ParallelBackend final : public Backend {
 };
 
 ParallelBackend::~ParallelBackend() {
+  bool idle = false;
   {
     const std::scoped_lock lock(ranks_->mutex);
-    ranks_->over = true;
+    ranks_->over = true, idle = ranks_->running == 0;
     ranks_->posted.notify_all();
   }
   for (std::thread& thread : threads_) {
-    if (lost_.ok())
+    if (idle)
       thread.join();
     else
       thread.detach();  // one may never end; it owns what it may still touch

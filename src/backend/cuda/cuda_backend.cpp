@@ -122,7 +122,6 @@ Status CudaBackend::open() {
   if (!options_.early_launch) set_early_launches(false);
   RETURN_IF_ERROR(check_streaming());
   target_ = target_of(features, options_);
-  options_.batch_invariant = target_.batch_invariant;
   int kilohertz = 0;
   RETURN_IF_ERROR(check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, options_.device), "device"));
   peak_flops_ =

@@ -271,8 +271,9 @@ Status CudaDraftHead::make_room() {
   if (inputs) {
     for (Flight& flight : flights_) {
       flight.inputs = {};
-      ASSIGN_OR_RETURN(flight.inputs, DeviceBuffer::allocate(2 * input_bytes, "the draft head's inputs"));
+      // The inputs' size stands for both.
       ASSIGN_OR_RETURN(flight.packed, PinnedBuffer::allocate(2 * input_bytes));
+      ASSIGN_OR_RETURN(flight.inputs, DeviceBuffer::allocate(2 * input_bytes, "the draft head's inputs"));
     }
   }
   if (rounds) {

@@ -114,7 +114,8 @@ Result<void*> Workspaces::for_graph(int device, CapturedStream key, cudaGraph_t 
 
 // The smallest that is large enough. Where there is none, the others are freed before one is allocated.
 Result<Workspaces::Block*> Workspaces::take_unused(int device, size_t bytes) {
-  std::vector<std::unique_ptr<Block>>& blocks = graphs().blocks;
+  Graphs& all = graphs();
+  std::vector<std::unique_ptr<Block>>& blocks = all.blocks;
   Block* best = nullptr;
   for (const auto& b : blocks) {
     if (b->unused && b->device == device && b->memory.bytes() >= bytes &&
@@ -122,7 +123,11 @@ Result<Workspaces::Block*> Workspaces::take_unused(int device, size_t bytes) {
       best = b.get();
   }
   if (best != nullptr) return best;
-  std::erase_if(blocks, [&](const auto& b) { return b->device == device && b->unused; });
+  std::erase_if(blocks, [&](const auto& b) {
+    const bool goes = b->device == device && b->unused;
+    if (goes) std::erase_if(all.of, [&](const auto& entry) { return entry.second == b.get(); });
+    return goes;
+  });
   auto made = std::make_unique<Block>();
   made->device = device;
   ASSIGN_OR_RETURN(made->memory, DeviceBuffer::allocate_unset(bytes, kWhat));

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata, AttentionMetadataBuilder
 
-from .vllm_fit import KV_DTYPES, PAGE, graphs_are_vllms
+from .vllm_fit import KV_DTYPES, MOST_CAPTURED_ROWS, PAGE, graphs_are_vllms
 
 
 @dataclasses.dataclass
@@ -27,7 +27,13 @@ class StepMetadata(AttentionMetadata):
 
 
 class StepMetadataBuilder(AttentionMetadataBuilder[StepMetadata]):
-    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH if graphs_are_vllms() else AttentionCGSupport.NEVER
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> AttentionCGSupport:
+        """A captured step of moesaic's has at most 8 rows of a sequence."""
+        if not graphs_are_vllms():
+            return AttentionCGSupport.NEVER
+        drafted = getattr(vllm_config.speculative_config, "num_speculative_tokens", None) or 0
+        return AttentionCGSupport.UNIFORM_BATCH if drafted < MOST_CAPTURED_ROWS else AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)

@@ -1,4 +1,4 @@
-"""gpt-oss's experts in vLLM by moesaic.ops: vllm_vllm_fit.py registers the config. Classes are this module's own, so that vLLM can
+"""gpt-oss's experts in vLLM by moesaic.ops: vllm_plugin.py registers the config. Classes are this module's own, so that vLLM can
 send its configuration to its processes."""
 
 from __future__ import annotations

@@ -31,7 +31,12 @@ _MODEL_INTERFACE = (
     ("model_executor.models.gpt_oss", "GptOssForCausalLM", "forward",
      ["self", "input_ids", "positions", "intermediate_tensors", "inputs_embeds"]),
     ("v1.attention.backend", "AttentionMetadataBuilder", "build", ["self", "common_prefix_len", "common_attn_metadata", "fast_build"]),
+    ("v1.attention.backend", "AttentionMetadataBuilder", "get_cudagraph_support", ["vllm_config", "kv_cache_spec"]),
+    ("v1.attention.backend", "AttentionBackend", "get_supported_kernel_block_sizes", []),
+    ("v1.attention.backend", "AttentionBackend", "get_kv_cache_shape",
+     ["num_blocks", "block_size", "num_kv_heads", "head_size", "cache_dtype_str"]),
 )
+MOST_CAPTURED_ROWS = 8  # rows of a sequence in a step that vLLM captures
 PAGE = 32  # tokens; vLLM's blocks of the KV cache have a multiple of it
 FP8 = ("fp8", "fp8_e4m3")
 KV_DTYPES = ("auto", "bfloat16", *FP8)
@@ -73,12 +78,19 @@ def unfit_settings(config: Any) -> str | None:
     """Why not even the experts are for this configuration of vLLM's; None: they are. config: None where there is none."""
     if config is None:
         return None
-    offload = config.offload_config
+    offload, model = config.offload_config, config.model_config
     checks = (
+        # The experts are in memory that vLLM's allocator does not know.
+        (getattr(model, "enable_sleep_mode", False) or getattr(model, "enable_cumem_allocator", False), "sleep mode"),
         (offload.uva.cpu_offload_gb > 0 or offload.prefetch.offload_group_size > 0, "weights are offloaded to the CPU"),
-        (getattr(config.model_config, "enable_return_routed_experts", False), "the chosen experts are returned"),
+        (getattr(model, "enable_return_routed_experts", False), "the chosen experts are returned"),
     )
     return next((reason for unfit, reason in checks if unfit), None)
+
+
+def unfit_checkpoint(config: Any) -> str | None:
+    """Why no layer of this checkpoint is for moesaic; None: some are. config: vLLM's."""
+    return None if getattr(config.quant_config, "is_moesaics", False) else "the checkpoint's experts are not gpt-oss's MXFP4"
 
 
 def unfit_layer(layer: Any) -> str | None:
@@ -109,11 +121,9 @@ def unfit_model(config: Any) -> str | None:
         (config.lora_config is not None, "LoRA is enabled"),
         (draft not in (None, "ngram", "suffix"), f"drafts by {draft}"),
         (str(model.dtype) != "torch.bfloat16", f"activations are {model.dtype}"),
-        (not getattr(config.quant_config, "is_moesaics", False), "the checkpoint's experts are not gpt-oss's MXFP4"),
         (cache.cache_dtype not in KV_DTYPES, f"a KV cache of {cache.cache_dtype}"),
         (cache.block_size is not None and cache.user_specified_block_size and cache.block_size % PAGE != 0,
          f"KV cache blocks of {cache.block_size} tokens, not a multiple of {PAGE}"),
-        (getattr(model, "enable_sleep_mode", False), "sleep mode"),
         (getattr(model, "enable_prompt_embeds", False), "prompts as embeddings"),
         (model.runner_type != "generate", f"the model is for {model.runner_type}"),
         (bool(cache.kv_cache_dtype_skip_layers), "layers whose KV cache has another type"),

@@ -1,4 +1,4 @@
-"""vLLM's gpt-oss with all layers by moesaic: vllm_vllm_fit.py registers it.
+"""vLLM's gpt-oss with all layers by moesaic: vllm_plugin.py registers it.
 
 vLLM builds its own modules and loads their weights, which are then repacked layer by layer and freed. A step is one call of
 moesaic's step operator, on vLLM's tokens, page tables, KV cache and stream.
@@ -17,6 +17,7 @@ from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 from vllm.model_executor.models import gpt_oss
+from vllm.model_executor.models.adapters import as_embedding_model, as_seq_cls_model
 
 from . import _engine
 from . import vllm_crash, vllm_fit
@@ -62,18 +63,22 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
     """Has vLLM's own modules while weights are loaded. Where it does not fit, vLLM's own class is made instead."""
 
     def __new__(cls, *, vllm_config: Any, prefix: str = "") -> Any:
-        reason = vllm_fit.unfit_model(vllm_config)
-        if reason is None:
+        if reason := vllm_fit.unfit_checkpoint(vllm_config):
+            vllm_fit.refuse(reason)
+        elif reason := vllm_fit.unfit_model(vllm_config):
+            vllm_fit.refuse_model(reason)
+        else:
             return super().__new__(cls)
-        vllm_fit.refuse_model(reason)
-        return gpt_oss.GptOssForCausalLM(vllm_config=vllm_config, prefix=prefix)
+        # For pooling vLLM has wrapped this class, so its own is wrapped too.
+        wrap = {"embed": as_embedding_model, "classify": as_seq_cls_model}.get(vllm_config.model_config.convert_type, lambda own: own)
+        return wrap(gpt_oss.GptOssForCausalLM)(vllm_config=vllm_config, prefix=prefix)
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         nn.Module.__init__(self)
         self.vllm_config, self.config = vllm_config, vllm_config.model_config.hf_config
         if not vllm_fit.graphs_are_vllms():
             vllm_config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
-        vllm_config.quant_config.whole_model = True  # vllm_vllm_fit.py's: experts are loaded as they are
+        vllm_config.quant_config.whole_model = True  # vllm_experts.py's: experts are loaded as they are
         self.model = _Layers(vllm_config=vllm_config, prefix=gpt_oss.maybe_prefix(prefix, "model"))
         self.lm_head = gpt_oss.ParallelLMHead(self.config.vocab_size, self.config.hidden_size,
                                               prefix=gpt_oss.maybe_prefix(prefix, "lm_head"))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -143,3 +144,20 @@ def test_elsewhere_vllms_own_class_is_made(environment, arguments):
     lines, everything = run(arguments, **environment)
     assert lines == ["gave GptOssForCausalLM"], everything
     assert ("not a multiple of 32" in everything) == (arguments != "{}")
+
+
+def test_a_pooling_model_keeps_its_pooler():
+    lines, everything = run('{"runner": "pooling"}')
+    assert lines == ["gave ModelForEmbedding"] and "the model is for pooling" in everything, everything
+
+
+@pytest.mark.parametrize("drafted, support", [(0, "UNIFORM_BATCH"), (7, "UNIFORM_BATCH"), (8, "UNIFORM_SINGLE_TOKEN_DECODE")])
+def test_vllm_captures_no_more_rows_than_the_operator_takes(monkeypatch, drafted, support):
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    from moesaic.vllm_attention import StepMetadataBuilder
+    speculative = types.SimpleNamespace(num_speculative_tokens=drafted) if drafted else None
+    settings = types.SimpleNamespace(speculative_config=speculative)
+    monkeypatch.delenv("MOESAIC_VLLM_GRAPHS", raising=False)
+    assert StepMetadataBuilder.get_cudagraph_support(settings, None).name == "NEVER"
+    monkeypatch.setenv("MOESAIC_VLLM_GRAPHS", "vllm")
+    assert StepMetadataBuilder.get_cudagraph_support(settings, None).name == support

@@ -80,8 +80,8 @@ def configuration(**changes):
     parts = dict(
         parallel=dict(world_size=1, data_parallel_size=1, enable_dbo=False),
         cache=dict(cache_dtype="auto", block_size=16, user_specified_block_size=False, kv_cache_dtype_skip_layers=[]),
-        model=dict(dtype="torch.bfloat16", enable_sleep_mode=False, enable_prompt_embeds=False, runner_type="generate",
-                   enable_return_routed_experts=False),
+        model=dict(dtype="torch.bfloat16", enable_sleep_mode=False, enable_cumem_allocator=False,
+                   enable_prompt_embeds=False, runner_type="generate", enable_return_routed_experts=False),
         offload=dict(uva=types.SimpleNamespace(cpu_offload_gb=0), prefetch=types.SimpleNamespace(offload_group_size=0)))
     config = types.SimpleNamespace(lora_config=None, speculative_config=None, kv_transfer_config=None, quant_config=types.SimpleNamespace(is_moesaics=True))
     for name, values in parts.items():
@@ -96,7 +96,8 @@ def configuration(**changes):
 NOWHERE = [
     ({"offload.uva": types.SimpleNamespace(cpu_offload_gb=10)}, "weights are offloaded"),
     ({"offload.prefetch": types.SimpleNamespace(offload_group_size=4)}, "weights are offloaded"),
-    ({"model.enable_return_routed_experts": True}, "chosen experts are returned")]
+    ({"model.enable_return_routed_experts": True}, "chosen experts are returned"),
+    ({"model.enable_sleep_mode": True}, "sleep mode"), ({"model.enable_cumem_allocator": True}, "sleep mode")]
 
 
 def drafts(method):
@@ -108,7 +109,7 @@ def drafts(method):
     ({"cache.block_size": 64, "cache.user_specified_block_size": True}, None), ({"parallel.world_size": 2}, "several GPUs"),
     ({"parallel.data_parallel_size": 2}, "several GPUs"), ({"parallel.enable_dbo": True}, "dual batch"), ({"lora_config": "x"}, "LoRA"),
     ({"speculative_config": drafts("eagle3")}, "drafts by eagle3"), ({"model.dtype": "torch.float16"}, "torch.float16"),
-    ({"quant_config": None}, "MXFP4"), ({"cache.cache_dtype": "fp8_e5m2"}, "fp8_e5m2"), ({"model.enable_sleep_mode": True}, "sleep"),
+    ({"cache.cache_dtype": "fp8_e5m2"}, "fp8_e5m2"),
     ({"cache.block_size": 48, "cache.user_specified_block_size": True}, "48 tokens"), ({"model.enable_prompt_embeds": True}, "embeddings"),
     ({"model.runner_type": "pooling"}, "pooling"), ({"cache.kv_cache_dtype_skip_layers": ["sliding_window"]}, "KV cache has another type"),
     ({"kv_transfer_config": "x"}, "KV connector"), *NOWHERE])
@@ -122,6 +123,11 @@ def test_configurations_that_do_not_fit_are_named(monkeypatch, changes, reason):
 def test_configurations_that_do_not_fit_the_experts_are_named(changes, reason):
     found = vllm_fit.unfit_settings(configuration(**changes))
     assert found is None if reason is None else reason in found
+
+
+def test_a_checkpoint_that_is_not_mxfp4_fits_nowhere():
+    assert vllm_fit.unfit_checkpoint(configuration()) is None
+    assert "MXFP4" in vllm_fit.unfit_checkpoint(configuration(quant_config=None))
 
 
 def test_without_a_configuration_the_experts_fit():

@@ -27,7 +27,7 @@ TEST(ChildProcess, SaysHowItEnded) {
   const ChildOutcome crashed = run_child(
       kLong, [] { return raise(SIGKILL); }, always);
   EXPECT_EQ(crashed.end, ChildEnd::kSignal);
-  EXPECT_EQ(describe(crashed).substr(0, 25), "signal 9 (Killed) after 0");
+  EXPECT_EQ(describe(crashed).substr(0, 24), "signal 9 (Killed) after ");
   const ChildOutcome threw = run_child(
       kLong, []() -> int { throw std::runtime_error("no"); }, always);
   EXPECT_EQ(threw.code, 1);
@@ -36,7 +36,7 @@ TEST(ChildProcess, SaysHowItEnded) {
 
 TEST(ChildProcess, IsEndedAtItsLimitAndLeavesWhatItSaid) {
   const ChildOutcome hung = run_child(
-      0.2,
+      2,
       [] {
         std::puts("before");
         std::fflush(stdout);

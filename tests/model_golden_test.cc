@@ -11,6 +11,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/writer.h"
 #include "model/random_model.h"
@@ -199,8 +200,9 @@ TEST_P(ModelGolden, DevicesStayNearTheReference) {
 
 // safetensors -> GGUF -> safetensors: the same bytes of logits from each, on both backends.
 TEST_P(ModelGolden, EveryFileFormGivesTheSameLogits) {
-  const std::string base = ::testing::TempDir() + "moesaic_golden_" + golden_.name;
-  const std::string gguf = base + ".gguf", folders[] = {base, base + "_back"};
+  const TemporaryFolder temporary;
+  const std::string gguf = temporary.path() + "/model.gguf",
+                    folders[] = {temporary.path() + "/written", temporary.path() + "/back"};
   const WriteOptions options{.overwrite = true};
   Checkpoint memory;
   memory.config = golden_.config;
@@ -223,8 +225,6 @@ TEST_P(ModelGolden, EveryFileFormGivesTheSameLogits) {
       EXPECT_EQ(got, want) << device << " " << c->kind;
     }
   }
-  std::filesystem::remove(gguf);
-  for (const std::string& folder : folders) std::filesystem::remove_all(folder);
 }
 
 // BF16 experts that are exactly MXFP4 quantise to themselves.
@@ -232,7 +232,8 @@ TEST(CheckpointGolden, QuantisingExactExpertsChangesNothing) {
   const Golden golden = load_golden("tiny");
   auto source = open_checkpoint(golden_folder() + "tiny-bf16");
   ASSERT_TRUE(source.ok()) << source.status().message();
-  const std::string gguf = ::testing::TempDir() + "moesaic_golden_quantised.gguf";
+  const TemporaryFolder temporary;
+  const std::string gguf = temporary.path() + "/quantised.gguf";
   const WriteOptions options{.experts = ExpertsOut::kMxfp4, .overwrite = true};
   ASSERT_EQ(write_gguf(source.value(), gguf, options).message(), "");
   auto quantised = open_checkpoint(gguf);
@@ -242,7 +243,6 @@ TEST(CheckpointGolden, QuantisingExactExpertsChangesNothing) {
     return run_sequence(*load_backend("reference", c.config, c.weights), c.config, golden.prompt(129), 512);
   };
   EXPECT_EQ(run(quantised.value()), run(source.value()));
-  std::filesystem::remove(gguf);
 }
 
 // The same numbers as HuggingFace MXFP4, as BF16 experts and as OpenAI's `original` files.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <future>
 #include <random>
 #include <string>
 #include <thread>
@@ -42,6 +43,7 @@ class DelayedExperts final : public HostExperts {
   Status run(int layer, const RoutedRows& rows, float* out) override {
     delay(rng_);
     std::this_thread::sleep_for(std::exchange(stall, {}));
+    if (const auto first = std::exchange(held, {}); first.valid()) first.wait();
     ++runs_;
     if (layer == kFailing) return Status(StatusCode::kInternal, "it failed");
     for (int i = 0; i < rows.rows * top_k; ++i) seen_ += rows.weights[i] * static_cast<float>(rows.ids[i]);
@@ -56,6 +58,7 @@ class DelayedExperts final : public HostExperts {
 
   int hidden = 8, top_k = 2;
   std::chrono::milliseconds stall{0};  // for the next run
+  std::future<void> held;              // the next run waits for it, if there is one
 
  private:
   std::mt19937 rng_;

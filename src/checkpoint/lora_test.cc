@@ -11,6 +11,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/find_model.h"
 #include "checkpoint/gguf_header.h"
 #include "checkpoint/lora_config.h"
@@ -37,14 +38,11 @@ const ModelConfig kConfig{.layers = 2,
 class LoraFolder : public ::testing::Test {
  protected:
   LoraFolder() {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
     weights_.layers.resize(2);
     for (LayerWeights& w : weights_.layers)
       w.router = dense_view(Format::kF32, kConfig.experts, kConfig.hidden,
                             reinterpret_cast<const std::byte*>(router_.data()));
   }
-  ~LoraFolder() override { fs::remove_all(folder_); }
 
   void config(const json& changes = json::object()) {
     json j = {{"peft_type", "LORA"},
@@ -89,7 +87,8 @@ class LoraFolder : public ::testing::Test {
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
 
-  fs::path folder_ = fs::path(::testing::TempDir()) / "moesaic_lora_test";
+  const TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
   std::vector<float> router_ = std::vector<float>(3 * 64, 1.0F);
   ModelWeights weights_;
   json header_;

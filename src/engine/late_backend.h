@@ -244,9 +244,10 @@ struct Harness {
       : backend(samples), engine(make(backend, config, options, head, edits)) {}
 
   // Blocks outlive their pages from here on; before any request.
-  // The store has several readers on any machine.
+  // The store has several readers on any machine, and time for what it reads.
   const KvStore* keep(KvStoreOptions where, uint64_t fingerprint = 1) {
     if (where.readers == 0) where.readers = 3;
+    where.patience = std::chrono::minutes(1);
     auto tiers = KvTiers::open(where);
     EXPECT_TRUE(tiers.ok()) << tiers.status().message();
     EXPECT_EQ(engine.keep(std::move(tiers).value(), fingerprint).message(), "");

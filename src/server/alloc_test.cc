@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "base/temporary_folder.h"
 #include "server/http_client.h"
 #include "server/session_harness.h"
 
@@ -37,7 +38,7 @@ class OutOfMemory : public testing::TestWithParam<const char*> {
  protected:
   OutOfMemory() {
     ServerOptions options{.model_name = "none", .version = "test"};
-    options.log_file = testing::TempDir() + "alloc_test.log";
+    options.log_file = folder_.path() + "/log";
     options.cors_origins = {"https://page.example"};
     app_ = app_without_model(options);
     EXPECT_TRUE(app_->log.open(options.log_file).ok());
@@ -56,6 +57,7 @@ class OutOfMemory : public testing::TestWithParam<const char*> {
     return failed;
   }
 
+  const TemporaryFolder folder_;
   asio::io_context io_{1};
   std::unique_ptr<App> app_;
   std::string answers_;

@@ -82,8 +82,11 @@ class ServerTest : public testing::Test {
   }
 
   bool shows(const std::string& metric, int value) {
-    const std::string line = metric + "{model_name=\"tiny\"} " + std::to_string(value) + "\n";
-    return get("/metrics").find(line) != std::string::npos;
+    return shows_sample(metric + "{model_name=\"tiny\"}", value);
+  }
+  // sample: a metric with all its labels.
+  bool shows_sample(const std::string& sample, int value) {
+    return get("/metrics").find(sample + " " + std::to_string(value) + "\n") != std::string::npos;
   }
   // Asks again until it is so; ctest limits the time.
   void until(const std::string& metric, int value) {

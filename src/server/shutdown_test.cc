@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <semaphore>
 #include <thread>
 
 #include "api/model_parts.h"
@@ -31,7 +32,11 @@ class StuckBackend final : public IdleBackend {
  public:
   BackendCaps caps() const override { return {.name = "stuck"}; }
   double kv_token_bytes(const ModelConfig&) const override { return 4; }
-  Status end_step() override { never_return(); }
+  Status end_step() override {
+    in_step.release();
+    never_return();
+  }
+  static inline std::binary_semaphore in_step{0};
 };
 
 Result<Model> stuck_model() {
@@ -51,27 +56,32 @@ Result<Model> stuck_model() {
                      .info = {.name = "stuck", .context = 512}});
 }
 
-// Runs the server until a signal ends it; `meanwhile` gets its port, in a thread of its own.
-template <typename Meanwhile>
-[[noreturn]] void serve(Meanwhile meanwhile) {
-  ServerOptions options{.port = 0, .model_name = "stuck", .version = "test", .log_requests = false};
-  options.limits.drain_time = seconds(1);
-  options.limits.stop_time = seconds(1);
-  Status status;
-  {
-    const auto server =
-        Server::create(options, [](const Server::Progress&) { return stuck_model(); }).value();
-    std::thread([&, port = server->port()] { meanwhile(*server, port); }).detach();
-    status = server->run(true);
-  }
-  std::_Exit(status.ok() ? 0 : 2);
-}
-
 void send_request(uint16_t port) {
   const std::string body = R"({"prompt": "a"})";
   static HttpClient client(port);
   client.write("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
                std::to_string(body.size()) + "\r\n\r\n" + body);
+}
+
+// Runs the server until a signal ends it; `meanwhile` runs in a thread of its own once a step has begun.
+template <typename Meanwhile>
+[[noreturn]] void serve(seconds drain_time, Meanwhile meanwhile) {
+  ServerOptions options{.port = 0, .model_name = "stuck", .version = "test", .log_requests = false};
+  options.limits.drain_time = drain_time;
+  options.limits.stop_time = seconds(1);
+  Status status;
+  {
+    const auto server =
+        Server::create(options, [](const Server::Progress&) { return stuck_model(); }).value();
+    std::thread([&, port = server->port()] {
+      server->wait_until_loaded();
+      send_request(port);
+      StuckBackend::in_step.acquire();
+      meanwhile();
+    }).detach();
+    status = server->run(true);
+  }
+  std::_Exit(status.ok() ? 0 : 2);
 }
 
 // Until each other thread of this process waits for something.
@@ -103,13 +113,8 @@ class ShutdownTest : public testing::Test {
 };
 
 TEST_F(ShutdownTest, AStepThatNeverEnds) {
-  EXPECT_EXIT(serve([](Server& server, uint16_t port) {
-                server.wait_until_loaded();
-                send_request(port);
-                std::this_thread::sleep_for(std::chrono::milliseconds(300));
-                std::raise(SIGTERM);
-              }),
-              testing::ExitedWithCode(1), "the time to shut down is over");
+  EXPECT_EXIT(serve(seconds(1), [] { std::raise(SIGTERM); }), testing::ExitedWithCode(1),
+              "the time to shut down is over");
 }
 
 // As a second signal does.
@@ -161,19 +166,28 @@ TEST_F(ShutdownTest, AnEngineThatIsIdleEndsWithItsOwner) {
 }
 
 // By the server, or by the signal itself where nobody waits for it any more.
-bool ended_at_once(int status) { return WIFSIGNALED(status) || testing::ExitedWithCode(1)(status); }
+bool ended_at_once(int status) {
+  return testing::KilledBySignal(SIGTERM)(status) || testing::ExitedWithCode(1)(status);
+}
 
+// Matches where it was not the time that ended the process.
+struct NotByTime {
+  using is_gtest_matcher = void;
+  bool MatchAndExplain(const std::string& text, std::ostream* /*why*/) const {
+    return text.find("the time to shut down is over") == std::string::npos;
+  }
+  void DescribeTo(std::ostream* to) const { *to << "says nothing of the time to shut down"; }
+  void DescribeNegationTo(std::ostream* to) const { *to << "speaks of the time to shut down"; }
+};
+
+// A script's background job has SIGINT ignored.
 TEST_F(ShutdownTest, AThirdSignalEndsAtOnce) {
-  EXPECT_EXIT(serve([](Server& server, uint16_t port) {
-                server.wait_until_loaded();
-                send_request(port);
-                std::this_thread::sleep_for(std::chrono::milliseconds(300));
-                for (int i = 0; i < 3; ++i) {
-                  std::raise(SIGTERM);  // a script's background job has SIGINT ignored
-                  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-                }
-              }),
-              ended_at_once, "");
+  EXPECT_EXIT(serve(std::chrono::hours(1),
+                    [] {
+                      alarm(kAlarm);
+                      for (int i = 0; i < 3; ++i) std::raise(SIGTERM);
+                    }),
+              ended_at_once, NotByTime());
 }
 
 }  // namespace

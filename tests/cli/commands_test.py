@@ -7,6 +7,7 @@ import os
 import pathlib
 import pty
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -657,10 +658,11 @@ class Bench(Cli):
         self.refused(2, "--speculative", "bench", "-m", MODEL, "--acceptance", "0.5")
 
     def test_a_context_is_computed_once(self):
-        def seconds(reps):
-            start = time.monotonic()
+        def seconds(reps):  # processor time: others may keep the processors busy
+            usage = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+            start = usage()
             self.ok("bench", "-m", MODEL, "-p", 0, "-n", 1, "-d", 4000, "-r", reps)
-            return time.monotonic() - start
+            return usage() - start
         self.assertLess(seconds(60), 8 * seconds(1))
 
     def test_delay_is_a_rest_before_each_test(self):

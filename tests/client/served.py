@@ -1,5 +1,6 @@
 """A server for the tests: started on a free port unless another is given, stopped by SIGTERM, and its exit checked."""
 
+import atexit
 import http.client
 import json
 import os
@@ -17,6 +18,7 @@ class Served:
         command = [MOESAIC, "serve", "-m", model, "--port", str(port), "-t", "1", "--ctx", str(context), *map(str, options)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         env={**os.environ, **(env or {})})
+        atexit.register(self.process.kill)  # where a test has failed
         line = self.process.stdout.readline()
         found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)\n", line)
         if not found:

@@ -224,7 +224,7 @@ def idle(count):
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     count = min(count, limit - 100)
-    server = Served("--idle-timeout", 300, *QUIET).wait_ready()
+    server = Served("--idle-timeout", 300, "--header-timeout", 300, *QUIET).wait_ready()
     before = resident(server)
     sockets = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(count)]
     report = load(server.url, "--streams", 8, "--requests", 32, "-n", 50)[0]

@@ -11,6 +11,7 @@
 #include <string>
 #include <tuple>
 
+#include "base/temporary_folder.h"
 #include "moesaic/engine.h"
 
 namespace moesaic {
@@ -138,10 +139,9 @@ TEST_P(SpeculativeAnswersManual, DISABLED_AreTheSameOnTheReference) {
 // is meant: it is measured.
 TEST(SpeculativeAnswers, TapsAreReadAsTheHeadMeansThem) {
   namespace fs = std::filesystem;
-  const std::string head = testing::TempDir() + "shifted-head", from = kTiny + "-eagle3/config.json";
-  fs::create_directories(head);
-  fs::copy(kTiny + "-eagle3/model.safetensors", head + "/model.safetensors",
-           fs::copy_options::overwrite_existing);
+  const TemporaryFolder temporary;
+  const std::string &head = temporary.path(), from = kTiny + "-eagle3/config.json";
+  fs::copy(kTiny + "-eagle3/model.safetensors", head + "/model.safetensors");
   std::ifstream in(from);
   auto config = nlohmann::json::parse(in);
   config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = {1, 4, 7};
@@ -195,10 +195,9 @@ std::string why_not(const std::string& model, const std::string& drafter) {
 TEST(SpeculativeAnswers, DraftersThatDoNotFitAreOneLine) {
   namespace fs = std::filesystem;
   setenv("MOESAIC_MODELS", MOESAIC_SOURCE_DIR "/models", 1);
-  const std::string head = testing::TempDir() + "cut-head";
-  fs::create_directories(head);
-  fs::copy(MOESAIC_SOURCE_DIR "/models/tiny-eagle3", head,
-           fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  const TemporaryFolder temporary;
+  const std::string& head = temporary.path();
+  fs::copy(MOESAIC_SOURCE_DIR "/models/tiny-eagle3", head, fs::copy_options::recursive);
   fs::resize_file(head + "/model.safetensors", 100000);
   const std::tuple<std::string, std::string, const char*> cases[] = {
       {kTiny, "eagle3:/nowhere", "/nowhere"},

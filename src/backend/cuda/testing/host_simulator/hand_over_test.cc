@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <optional>
 #include <random>
 
@@ -147,10 +148,12 @@ TEST(HandOverKernels, GivesUp) {
 // An answer that comes after its kernel gave up is not taken for the next one's.
 TEST(HandOverKernels, ALateAnswerIsIgnored) {
   Device device;
-  device.experts().stall = std::chrono::seconds(5);
+  std::promise<void> gave_up;
+  device.experts().held = gave_up.get_future();
   device.begin_step(1);
   EXPECT_TRUE(device.exchange(0, 3, 1));
   EXPECT_EQ(device.fault(), kHostAway);
+  gave_up.set_value();
   device.server().forget();
   device.fault() = 0;
   device.begin_step(1);

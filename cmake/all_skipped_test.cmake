@@ -1,0 +1,23 @@
+# cmake -P all_skipped_test.cmake
+cmake_minimum_required(VERSION 3.22)
+include(${CMAKE_CURRENT_LIST_DIR}/all_skipped.cmake)
+
+function(expect skipped output)
+  if("${output}" MATCHES "${moesaic_all_skipped}")
+    set(got TRUE)
+  else()
+    set(got FALSE)
+  endif()
+  if(NOT got STREQUAL skipped)
+    message(SEND_ERROR "skipped: ${got}, expected ${skipped}, of\n${output}")
+  endif()
+endfunction()
+
+set(ran "[  SKIPPED ] A.B (0 ms)\n[----------] Global test environment tear-down\n[==========] 2 tests from 1 test suite ran. (0 ms total)\n")
+set(listed "[  SKIPPED ] A.B\n[  SKIPPED ] A.C\n")
+expect(TRUE "${ran}[  PASSED  ] 0 tests.\n[  SKIPPED ] 2 tests, listed below:\n${listed}")
+expect(TRUE "${ran}[  PASSED  ] 0 tests.\n[  SKIPPED ] 1 test, listed below:\n[  SKIPPED ] A.B\n\n  YOU HAVE 1 DISABLED TEST\n\n")
+expect(FALSE "${ran}[  PASSED  ] 1 test.\n[  SKIPPED ] 1 test, listed below:\n[  SKIPPED ] A.B\n")
+expect(FALSE "${ran}[  PASSED  ] 10 tests.\n[  SKIPPED ] 2 tests, listed below:\n${listed}")
+expect(FALSE "${ran}[  PASSED  ] 0 tests.\n[  SKIPPED ] 2 tests, listed below:\n${listed}[  FAILED  ] 1 test, listed below:\n[  FAILED  ] A.D\n")
+expect(FALSE "${ran}[  PASSED  ] 0 tests.\n[  SKIPPED ] 2 tests, listed below:\n${listed}==1==ERROR: LeakSanitizer\n")

@@ -148,7 +148,7 @@ def test_elsewhere_vllms_own_class_is_made(environment, arguments):
 
 def test_a_pooling_model_keeps_its_pooler():
     lines, everything = run('{"runner": "pooling"}')
-    assert lines == ["gave ModelForEmbedding"] and "the model is for pooling" in everything, everything
+    assert lines == ["gave GptOssForEmbedding"] and "the model is for pooling" in everything, everything
 
 
 @pytest.mark.parametrize("drafted, support", [(0, "UNIFORM_BATCH"), (7, "UNIFORM_BATCH"), (8, "UNIFORM_SINGLE_TOKEN_DECODE")])

@@ -416,7 +416,7 @@ TEST_F(LoraFolder, BesideTheModel) {
   EXPECT_NE(only.find("-m openai/gpt-oss-20b --lora " + folder_.string()), std::string::npos) << only;
   std::ofstream(folder_ / "config.json") << "{}";
   EXPECT_NE(unused_adapter(folder_.string(), {}).find("not applied"), std::string::npos);
-  const std::vector<std::string> asked = {folder_.string() + "/../moesaic_lora_test:0.5"};
+  const std::vector<std::string> asked = {folder_.string() + "/../" + folder_.filename().string() + ":0.5"};
   EXPECT_EQ(unused_adapter(folder_.string(), asked), "");
   fs::remove(folder_ / "adapter_config.json");
   EXPECT_EQ(unused_adapter(folder_.string(), {}), "");

@@ -125,8 +125,8 @@ class BenchServe(Cli):
         between, per_token = report["inter_token_ms"], report["time_per_output_token_ms"]
         self.assertGreater(between["p50"], 50)
         self.assertLess(per_token["max"], between["max"])
-        with Server(*parts) as server:  # one answer, whose own times are the medians
-            report = json.loads(self.ok("bench-serve", "--url", server.url, "--streams", 1, "--requests", 1, "-n", 8, "-o", "json"))
+        with Server(parts) as server:  # one answer, whose own times are the medians
+            report = self.json("bench-serve", "--url", server.url, "--streams", 1, "--requests", 1, "-n", 8, "-o", "json")[0]
         spent = report["end_to_end_ms"]["p50"] - report["time_to_first_token_ms"]["p50"]
         self.assertAlmostEqual(report["time_per_output_token_ms"]["p50"] * 7, spent, delta=1)
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <semaphore>
 #include <thread>
 
 #include "backend/idle_backend.h"
@@ -355,6 +356,37 @@ TEST_P(Store, AFaultKeepsWhatWasProven) {
     EXPECT_EQ(kept.run.engine.stats().full.cached, 0);
   }
   EXPECT_EQ(kept.ask(text(300)).tokens, first);
+}
+
+// forget_steps() clears the cache on a device that had a fault: a copy that is at work has ended by then.
+TEST(StoreFaults, NothingIsCopiedWhileTheCacheIsCleared) {
+  Kept kept(true, kSmall, {.host_bytes = kPlenty});
+  LateBackend& backend = kept.run.backend;
+  std::binary_semaphore reads(0), goes_on(0);
+  std::atomic<bool> holds = true, copied = false;
+  backend.when_read_ = [&] {
+    if (!holds.exchange(false)) return;
+    reads.release();
+    goes_on.acquire();
+    copied = true;
+  };
+  int forgotten = 0;
+  backend.when_forgotten_ = [&] {
+    EXPECT_TRUE(copied);
+    ++forgotten;
+  };
+  kept.run.submit(text(300), {.seed = 3, .max_tokens = 40});
+  EXPECT_EQ(kept.run.engine.run_to_end().message(), "");
+  reads.acquire();
+  const std::jthread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    goes_on.release();
+  });
+  const Request& failing = kept.run.submit(text(40, 1), {.seed = 3, .max_tokens = 40});
+  while (failing.generated() < 10) ASSERT_TRUE(kept.run.engine.step().ok());
+  backend.fail_at_ = backend.begun_ + 1;
+  EXPECT_EQ(kept.run.engine.run_to_end().message(), "a fault");
+  EXPECT_EQ(forgotten, 1);
 }
 
 TEST(StoreBackends, OneThatCannotCopyIsRefused) {

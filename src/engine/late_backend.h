@@ -46,6 +46,7 @@ class LateBackend final : public Backend {
   std::string kv_page_format() const override { return "late"; }
   size_t kv_page_bytes() const override { return kPageTokens * sizeof(uint64_t); }
   Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override {
+    if (when_read_) when_read_();
     std::memcpy(bytes.data(), page_of(layer, page), bytes.size());
     return {};
   }
@@ -88,13 +89,14 @@ class LateBackend final : public Backend {
     return {};
   }
   Status forget_steps() override {
+    if (when_forgotten_) when_forgotten_();
     steps_.clear(), edited_.clear(), results_.clear();
     if (head_) head_->forget();
     return {};
   }
   Status sampled(std::span<SampledToken> tokens, std::span<float> logits) override {
     if (fail_at_ == begun_) {
-      static_cast<void>(forget_steps());
+      steps_.clear(), edited_.clear(), results_.clear();
       return {StatusCode::kInternal, "a fault"};
     }
     if (results_.empty()) sample_first();
@@ -125,7 +127,8 @@ class LateBackend final : public Backend {
   size_t most_in_flight_ = 0;
   int begun_ = 0, fail_at_ = -1;
   std::function<void(const Batch&)> when_begun_;
-  bool edits_ = false;  // before an engine is made of it
+  std::function<void()> when_read_, when_forgotten_;  // by a copier; by the engine
+  bool edits_ = false;                                // before an engine is made of it
   std::function<void(std::span<const EditedRow>)> when_edited_;
 
  private:

@@ -286,26 +286,12 @@ std::vector<double> draw_frequencies(const SamplingParams& params, const std::ve
   return counts;
 }
 
-// The distribution by definition: sort everything, filter, normalise.
 std::vector<double> expected(const SamplingParams& p, const std::vector<float>& logits) {
-  std::vector<int> order(logits.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
   std::vector<double> probability(logits.size());
-  double total = 0, mass = 0;
-  const size_t k = p.top_k > 0 ? p.top_k : logits.size();
-  const double least = p.min_p * std::exp(logits[order[0]] / p.temperature);
-  for (size_t i = 0; i < k; ++i) {
-    const double e = std::exp(logits[order[i]] / p.temperature);
-    if (e >= least) total += probability[order[i]] = e;
-  }
-  for (const int i : order) {
-    if (mass >= p.top_p * total) probability[i] = 0;
-    mass += probability[i];
-  }
-  double kept = 0;
-  for (const double v : probability) kept += v;
-  for (double& v : probability) v /= kept;
+  const std::vector<Weighted> kept = by_definition(p, logits);
+  double total = 0;
+  for (const Weighted& k : kept) total += k.weight;
+  for (const Weighted& k : kept) probability[static_cast<size_t>(k.token)] = k.weight / total;
   return probability;
 }
 
@@ -316,6 +302,7 @@ TEST(Sampler, FrequenciesMatchTheDefinition) {
                                   {.top_k = 3},
                                   {.top_p = 0.7},
                                   {.min_p = 0.2},
+                                  {.top_p = 0.9, .min_p = 0.3},
                                   {.temperature = 1.5, .top_p = 0.9, .top_k = 6}};
   for (const SamplingParams& p : cases) {
     const std::vector<double> got = draw_frequencies(p, logits, 40000), want = expected(p, logits);

@@ -170,7 +170,7 @@ bool ended_at_once(int status) {
   return testing::KilledBySignal(SIGTERM)(status) || testing::ExitedWithCode(1)(status);
 }
 
-// Matches where it was not the time that ended the process.
+// Matches where it was not the time that ended the process. NOLINTBEGIN: GoogleTest's names.
 struct NotByTime {
   using is_gtest_matcher = void;
   bool MatchAndExplain(const std::string& text, std::ostream* /*why*/) const {
@@ -179,6 +179,7 @@ struct NotByTime {
   void DescribeTo(std::ostream* to) const { *to << "says nothing of the time to shut down"; }
   void DescribeNegationTo(std::ostream* to) const { *to << "speaks of the time to shut down"; }
 };
+// NOLINTEND
 
 // A script's background job has SIGINT ignored.
 TEST_F(ShutdownTest, AThirdSignalEndsAtOnce) {

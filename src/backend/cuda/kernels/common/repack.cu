@@ -9,13 +9,13 @@ namespace {
 // One row's eight values as bytes plus the row's scale in this block.
 __device__ uint16_t encode_bytes(Kind kind, const Raw* s, int64_t row, int64_t b, int c, float (&v)[8],
                                  uint8_t (&out)[8]) {
+  const float top = amax(v);  // by all lanes together
   if (row >= 0 && kind == Kind::kQ8_0 && s->format == Format::kQ8_0) {
     const uint8_t* r = s->data + row * s->row_stride + b * 34;
     for (int i = 0; i < 8; ++i) out[i] = r[2 + 8 * c + i] ^ 0x80;
     return *reinterpret_cast<const uint16_t*>(r);
   }
   if (row >= 0 && kind == Kind::kMxfp8 && s->format == Format::kMxfp8) return mxfp8_codes(*s, row, b, c, out);
-  const float top = amax(v);
   if (kind == Kind::kQ8_0) {
     const __half scale = __float2half_rn(top / 127.0f);
     const float d = __half2float(scale), inverse = d > 0 ? 1.0f / d : 0.0f;

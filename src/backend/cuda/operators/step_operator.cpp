@@ -48,8 +48,7 @@ class CudaStepOperator final : public StepOperator {
   StepOperatorOptions options_;
   CudaBackend backend_;
   ModelConfig config_;
-  // The layers' caches; null: not given yet.
-  std::vector<GivenCache> caches_;
+  std::vector<GivenCache> caches_;           // by layer; the base is null until a cache is given
   DeviceBuffer caches_on_device_, spoiled_;  // PackStep has them
   double bytes_ = 0;
   int table_pages_ = 0;  // pages of each sequence
@@ -105,12 +104,11 @@ Status CudaStepOperator::set_cache(int layer, void* base, int pages, int64_t str
   if (int64_t{pages} * pitch * kPageTokens >= kMostPlaces)
     return invalid("step: a cache of {} pages; at most {}", pages, kMostPlaces / pitch / kPageTokens - 1);
   GivenCache& known = caches_[static_cast<size_t>(layer)];
-  if (known.k == nullptr) ++given_;
-  if (known.k != nullptr && (known.k != base || pages != pages_ || pitch != pitch_))
+  if (known.base == nullptr) ++given_;
+  if (known.base != nullptr && (known.base != base || pages != pages_ || pitch != pitch_))
     RETURN_IF_ERROR(backend_.drop_graphs());
-  known.k = static_cast<std::byte*>(base), known.v = known.k + half;
-  pages_ = pages, pitch_ = pitch;
-  backend_.set_cache(layer, known.k, known.v);
+  known.base = static_cast<std::byte*>(base), pages_ = pages, pitch_ = pitch;
+  backend_.set_cache(layer, known.base, known.base + half);
   return copy_to_device(caches_on_device_.as<GivenCache>() + layer, &known, sizeof known, "step");
 }
 

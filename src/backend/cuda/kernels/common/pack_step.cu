@@ -68,7 +68,7 @@ __device__ void put_tile(const PackStep& p, int row) {
          .written = position_at(p, part.first)};
 }
 
-// Where the caller puts the row; below 0: nowhere.
+// The caller's slot of a row is below 0 if the row has no place in the cache.
 __device__ int64_t slot_at(const PackStep& p, int kind, int row) {
   return (kind == 0 ? p.call.full : p.call.sliding).slots[p.first_row + row];
 }
@@ -96,20 +96,18 @@ __device__ void put_table(const PackStep& p, int kind, int sequence) {
     to[i] = page_at(p, from.pages[sequence * from.stride + i]);
 }
 
-// Pages whose first place a row will write, by the whole CTA.
+// The CTA clears the pages whose first place the row will write.
 __device__ void clear_pages(const PackStep& p, int row) {
-  const int64_t vectors = p.half_bytes / static_cast<int>(sizeof(uint4));
+  const int half = p.half_bytes / static_cast<int>(sizeof(uint4));
   for (int kind = 0; kind < 2; ++kind) {
     const int64_t slot = slot_at(p, kind, row);
     if (slot < 0 || slot % kPageTokens != 0) continue;
-    const int64_t first = page_at(p, static_cast<int>(slot / kPageTokens)) * vectors;
+    const int64_t first = int64_t{page_at(p, static_cast<int>(slot / kPageTokens))} * half;
     for (int layer = 0; layer < p.layers; ++layer) {
       const GivenCache& cache = p.caches[layer];
       if (cache.sliding != (kind == 1)) continue;
-      for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
-        reinterpret_cast<uint4*>(cache.k)[first + i] = make_uint4(0, 0, 0, 0);
-        reinterpret_cast<uint4*>(cache.v)[first + i] = make_uint4(0, 0, 0, 0);
-      }
+      for (int i = static_cast<int>(threadIdx.x); i < 2 * half; i += kThreads)
+        reinterpret_cast<uint4*>(cache.base)[first + i] = make_uint4(0, 0, 0, 0);
     }
   }
 }
@@ -120,9 +118,7 @@ __global__ void __launch_bounds__(kThreads) pack_step_kernel(const PackStep p) {
   if (cta >= row_ctas) return put_table(p, (cta - row_ctas) % 2, (cta - row_ctas) / 2);
   const int first = cta * kThreads, row = first + static_cast<int>(threadIdx.x);
   if (row < p.rows) put_row(p, row);
-  const bool faulty = *p.fault > 0;
-  if (!faulty && *p.spoiled == 0) return;
-  if (faulty && row == 0) *p.spoiled = 1;
+  if (*p.fault <= 0 && *p.spoiled == 0) return;
   for (int r = first; r < min(first + kThreads, p.rows); ++r) clear_pages(p, r);
 }
 

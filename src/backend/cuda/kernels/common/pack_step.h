@@ -10,10 +10,10 @@
 
 namespace moesaic::cuda {
 
-// A layer's cache, the caller's, and whether it holds the pages of sliding layers.
+// The caller's cache of a layer. K of a page stands at its beginning, V behind it.
 struct GivenCache {
-  std::byte *k, *v;
-  bool sliding;
+  std::byte* base;
+  bool sliding;  // its pages are those of the sliding layers
 };
 
 // Offsets in int32 into the inputs are those of StepLayout.
@@ -31,8 +31,8 @@ struct PackStep {
   // A row that is not finite leaves such values in its pages. Whoever owns one of them next gives those
   // places a weight of zero, and zero times NaN is NaN. So once an earlier step has left a fault above 0,
   // pages are cleared as their first place is written.
-  const int* fault = nullptr;  // the word that the steps leave
-  int* spoiled = nullptr;      // is not 0 from the first fault on
+  const int* fault = nullptr;    // the word that the steps leave
+  const int* spoiled = nullptr;  // is not 0 once the host has taken such a fault
   const GivenCache* caches = nullptr;
   int layers = 0, half_bytes = 0;  // half_bytes: K of a page, and V of it; a multiple of 16
 };

@@ -88,7 +88,7 @@ Result<std::unique_ptr<KvStore>> KvStore::open(KvTiers tiers, Backend& backend, 
                  backend.caps().name);
   std::unique_ptr<KvStore> store(new KvStore(config, backend, layout));
   RETURN_IF_ERROR(store->check_room(tiers.options));
-  store->patience_ = tiers.options.patience;
+  store->least_patience_ = tiers.options.least_patience;
   store->names_ = KvNames(tiers.key, model_of(backend, config, layout, fingerprint));
   const auto add = [&](std::unique_ptr<KvTier> tier) {
     if (tier == nullptr) return;
@@ -304,7 +304,7 @@ KvFetch::State KvStore::state(KvFetch& fetch, double compute_seconds) const {
   const auto at_most = [&](Clock::duration time) {
     const auto compute =
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(compute_seconds));
-    return compute_seconds > 0 ? std::min(time, std::max<Clock::duration>(patience_, compute)) : time;
+    return compute_seconds > 0 ? std::min(time, std::max<Clock::duration>(least_patience_, compute)) : time;
   };
   const auto since = longest_read();
   if (since && now - *since > at_most(kPatience)) return KvFetch::State::kFailed;

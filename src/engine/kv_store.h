@@ -26,8 +26,8 @@ struct KvStoreOptions {
   std::string folder;       // empty: nothing on disk
   uint64_t disk_bytes = 0;  // 0: half of what is free there
   int readers = 0;          // threads that read; 0: helper_threads()
-  // The least time in which a part may come, however quickly its prompt could be computed.
-  std::chrono::milliseconds patience{20};
+  // A part has at least this time to come, however quickly its prompt could be computed.
+  std::chrono::milliseconds least_patience{20};
   bool any() const { return host_bytes > 0 || !folder.empty(); }
 };
 inline constexpr double kMostKvGib = 1 << 20;
@@ -157,7 +157,7 @@ class KvStore {
   std::array<std::vector<int>, 2> layers_;  // layers of each kind
   size_t page_bytes_;
   size_t most_offers_;
-  Clock::duration patience_{};
+  Clock::duration least_patience_{};
   KvNames names_;
   std::vector<std::unique_ptr<Writer>> writers_;  // host memory's first
   KvTier* host_ = nullptr;                        // or none

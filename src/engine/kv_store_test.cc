@@ -198,7 +198,7 @@ TEST_P(Store, ADiskThatHangsHoldsNobodyUp) {
   auto shut = std::make_unique<ShutTier>();
   ShutTier& disk = *shut;
   Harness run(GetParam(), kSmall);
-  const KvStoreOptions options{.folder = "none", .patience = std::chrono::minutes(1)};
+  const KvStoreOptions options{.folder = "none", .least_patience = std::chrono::minutes(1)};
   ASSERT_TRUE(run.engine.keep({.options = options, .disk = std::move(shut)}, 1).ok());
   const auto ask = [&](int tokens, int kind) -> const Request& {
     run.submit(text(tokens, kind), {.seed = 3, .max_tokens = 40});

@@ -90,13 +90,12 @@ class LateBackend final : public Backend {
   }
   Status forget_steps() override {
     if (when_forgotten_) when_forgotten_();
-    steps_.clear(), edited_.clear(), results_.clear();
-    if (head_) head_->forget();
+    drop_steps();
     return {};
   }
   Status sampled(std::span<SampledToken> tokens, std::span<float> logits) override {
     if (fail_at_ == begun_) {
-      steps_.clear(), edited_.clear(), results_.clear();
+      drop_steps();
       return {StatusCode::kInternal, "a fault"};
     }
     if (results_.empty()) sample_first();
@@ -132,6 +131,10 @@ class LateBackend final : public Backend {
   std::function<void(std::span<const EditedRow>)> when_edited_;
 
  private:
+  void drop_steps() {
+    steps_.clear(), edited_.clear(), results_.clear();
+    if (head_) head_->forget();
+  }
   uint64_t* page_of(int layer, int32_t page) {
     auto& pages = config_.sliding[static_cast<size_t>(layer)] ? window_ : full_;
     return pages.data() + static_cast<size_t>(page) * kPageTokens;
@@ -250,7 +253,7 @@ struct Harness {
   // The store has several readers on any machine, and time for what it reads.
   const KvStore* keep(KvStoreOptions where, uint64_t fingerprint = 1) {
     if (where.readers == 0) where.readers = 3;
-    where.patience = std::chrono::minutes(1);
+    where.least_patience = std::chrono::minutes(1);
     auto tiers = KvTiers::open(where);
     EXPECT_TRUE(tiers.ok()) << tiers.status().message();
     EXPECT_EQ(engine.keep(std::move(tiers).value(), fingerprint).message(), "");

@@ -60,7 +60,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override;
   Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override;
   std::unique_ptr<KvCopier> kv_copier() override {
-    return make_kv_copier(options_.device, model_.layers, kv_page_bytes(), wait_);
+    return make_kv_copier(options_.device, model_.layers, kv_page_bytes(), StepWait(options_.step_limit));
   }
   bool can_sample() const override { return sample_ctas_ > 0; }
   bool can_edit() const override { return can_sample(); }

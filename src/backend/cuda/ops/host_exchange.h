@@ -43,7 +43,7 @@ class HostExchange {
   int32_t begin_step(const int32_t* epoch);
   // x += the experts' output of the index-th of these layers. meanwhile: launches those that are here.
   Status run(int index, const HostRows& rows, const std::function<Status()>& meanwhile, cudaStream_t stream);
-  // The epoch of the last hand-over that the host has answered. From any thread.
+  // The epoch of the last hand-over that the host has answered.
   uint32_t answered() const;
   ExpertUse& use() { return *use_; }  // while there are experts
   // Nothing is in flight any more, and what has not come does not come. Why it failed, if it did here.

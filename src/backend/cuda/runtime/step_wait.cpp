@@ -36,13 +36,13 @@ Status StepWait::until(const std::function<cudaError_t()>& query, const char* wh
   cudaError_t code = query();
   if (code != cudaErrorNotReady) return check(code, what);
   if (device_is_lost()) return lost_device();
-  constexpr double kForEver = std::numeric_limits<double>::infinity();
-  Patience whole(kForEver);
-  std::optional<Patience> patience(limit_.count() > 0 ? limit_.count() : kForEver);
+  const double limit = limit_.count() > 0 ? limit_.count() : std::numeric_limits<double>::infinity();
+  const auto begun = std::chrono::steady_clock::now();
+  std::optional<Patience> patience(limit);
   uint32_t seen = progress_ ? progress_() : 0;
   while ((code = query()) == cudaErrorNotReady) {
     const uint32_t now = progress_ ? progress_() : 0;
-    if (std::exchange(seen, now) != now && limit_.count() > 0) patience.emplace(limit_.count());
+    if (std::exchange(seen, now) != now) patience.emplace(limit);
     if (patience->ended()) {
       lost = true;
       return error(
@@ -51,8 +51,7 @@ Status StepWait::until(const std::function<cudaError_t()>& query, const char* wh
           "may say why)",
           what, limit_.count());
     }
-    whole.ended();
-    if (whole.waited() > kBusy) std::this_thread::sleep_for(kPause);
+    if (std::chrono::steady_clock::now() - begun > kBusy) std::this_thread::sleep_for(kPause);
   }
   cudaGetLastError();  // cudaErrorNotReady
   return check(code, what);

@@ -29,7 +29,7 @@ class StepMetadata(AttentionMetadata):
 class StepMetadataBuilder(AttentionMetadataBuilder[StepMetadata]):
     @classmethod
     def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> AttentionCGSupport:
-        """A captured step of moesaic's has at most 8 rows of a sequence."""
+        """vLLM captures no step with more rows of a sequence than moesaic takes in a captured one."""
         if not graphs_are_vllms():
             return AttentionCGSupport.NEVER
         drafted = getattr(vllm_config.speculative_config, "num_speculative_tokens", None) or 0

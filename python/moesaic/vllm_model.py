@@ -69,7 +69,7 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
             vllm_fit.refuse_model(reason)
         else:
             return super().__new__(cls)
-        # For pooling vLLM has wrapped this class, so its own is wrapped too.
+        # For pooling, vLLM wraps the class of a model. Its own class needs the same.
         wrap = {"embed": as_embedding_model, "classify": as_seq_cls_model}.get(vllm_config.model_config.convert_type, lambda own: own)
         return wrap(gpt_oss.GptOssForCausalLM)(vllm_config=vllm_config, prefix=prefix)
 

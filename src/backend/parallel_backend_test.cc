@@ -170,7 +170,7 @@ TEST_F(ParallelBackendTest, ARankThatThrowsOrFailsEndsOneStep) {
   }
 }
 
-// All of them have ended their step: what they hold is free when the backend is gone.
+// Both ranks have ended their step, so nothing that they hold outlives the backend.
 TEST_F(ParallelBackendTest, IdleRanksOfALostDeviceEndWithIt) {
   make(2, Manner::kFails, true);
   EXPECT_EQ(step().message(), "");

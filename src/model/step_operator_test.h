@@ -185,8 +185,8 @@ class StepOperatorAndBackend {
   float* logits_;
 };
 
-// Values of a row in the middle of a page are infinite. Other sequences get the page next, and its next
-// owners get theirs.
+// A row with infinite values stands in one page, and later one in another. The next owners of these pages
+// get what they get on clean ones.
 template <typename Both>
 void expect_that_a_fault_harms_nobody(Both& both) {
   const auto finite = [](const std::vector<float>& logits) {

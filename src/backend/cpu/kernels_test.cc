@@ -144,7 +144,8 @@ TEST(MultiplyRate, IsWhatNoProductBeats) {
   double most = 0, gemm = 0;
   for (int i = 0; i < kTries && (i == 0 || gemm > most); ++i) {
     most = std::max(most, measure_multiply_rate(kernels, pool));
-    // All in one, as the rate is measured: a short product would escape what interrupts long ones.
+    // One window times all repetitions, as the rate's does. A single product is short enough to escape what
+    // interrupts long ones.
     const auto start = std::chrono::steady_clock::now();
     for (int repetition = 0; repetition < kRepetitions; ++repetition)
       for_each_tile(kernels, pool, workspaces, packed, act.view(), kTokens, {},

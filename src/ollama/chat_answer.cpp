@@ -27,7 +27,7 @@ std::string now() {
                      micros.count());
 }
 
-std::string line_of(std::string json) { return openai::one_line(std::move(json)) + "\n"; }
+std::string line_of(std::string_view json) { return openai::one_line(json) + "\n"; }
 
 }  // namespace
 

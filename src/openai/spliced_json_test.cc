@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "openai/fields.h"
+#include "openai/sse.h"
 
 namespace moesaic::openai {
 namespace {
@@ -32,6 +33,22 @@ TEST(SplicedJson, NothingThatIsReadIsTakenForIt) {
 TEST(SplicedJson, NamesAndTextsBesideItAreUtf8) {
   EXPECT_EQ(dump({{"a\xff\"", "b\xff"}, {"c", spliced("1")}}),
             "{\"a\xEF\xBF\xBD\\\"\":\"b\xEF\xBF\xBD\",\"c\":1}");
+}
+
+TEST(OneLine, EscapesWhatSomeClientsTakeForLineBreaks) {
+  EXPECT_EQ(one_line("a\xC2\x85"
+                     "b\xE2\x80\xA8\xE2\x80\xA9"
+                     "c\xC2\xA9\xE2\x82\xAC"),
+            "a\\u0085b\\u2028\\u2029c\xC2\xA9\xE2\x82\xAC");
+  EXPECT_EQ(one_line("\xE2\x80"), "\xE2\x80");
+}
+
+// Once for each of them was hours of work for 16 MB.
+TEST(OneLine, ManyAreEscapedInOnePass) {
+  constexpr size_t kBreaks = 2'000'000;
+  std::string text, escaped;
+  for (size_t i = 0; i < kBreaks; ++i) text += "\xE2\x80\xA8", escaped += "\\u2028";
+  EXPECT_TRUE(one_line(text) == escaped);
 }
 
 TEST(SplicedJson, AnArrayGrowsAsText) {

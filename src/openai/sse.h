@@ -11,7 +11,7 @@ namespace moesaic::openai {
 // JSON in which U+0085, U+2028 and U+2029 are escaped. They are allowed in it, but clients that split a
 // stream's lines as Python's str.splitlines does would cut it there; the other characters that it cuts at are
 // escaped in all JSON.
-std::string one_line(std::string json);
+std::string one_line(std::string_view json);
 // "data: ...\n\n", behind "event: name\n" if there is a name. data: JSON without line breaks.
 void append_event(std::string& sse, std::string_view data, std::string_view name = {});
 

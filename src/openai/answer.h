@@ -92,6 +92,7 @@ struct PreparedRequest {
   std::unique_ptr<Answer> answer;
   bool stream = false;
   bool progress = false;  // a stream tells how much of the prompts is read
+  size_t kept_bytes = 0;  // bytes of the request that the answer keeps
   UnknownFields unknown;  // the request's
   Refusal failure;        // for streams: an error to be sent as an event, because clients expect it there
 };

@@ -7,12 +7,6 @@
 #include <utility>
 
 namespace moesaic::openai {
-namespace {
-
-constexpr size_t kLeastKept = 16;  // responses that there is room for, however large
-
-}  // namespace
-
 Status ResponseStore::keep_in(std::unique_ptr<ResponseFolder> folder) {
   const std::lock_guard lock(mutex_);
   folder_ = std::move(folder);
@@ -49,7 +43,7 @@ void ResponseStore::forget_one() {
 bool ResponseStore::insert(const std::string& id, const std::shared_ptr<const StoredResponse>& stored) {
   Entry entry{.id = id, .stored = stored};
   const size_t bytes = entry.bytes();
-  if (most_ == 0 || bytes > most_bytes_ / kLeastKept || by_id_.contains(id)) return false;
+  if (most_ == 0 || bytes > largest() || by_id_.contains(id)) return false;
   Share& share = shares_[stored->holder];
   by_id_.emplace(id, share.entries.insert(share.entries.end(), std::move(entry)));
   share.bytes += bytes;

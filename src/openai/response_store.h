@@ -24,8 +24,10 @@ class ResponseStore {
   Status keep_in(std::unique_ptr<ResponseFolder> folder);
 
   bool enabled() const { return most_ > 0; }
-  // Nothing where it takes more than a sixteenth of all bytes: to read it again would be much work for a
-  // small request.
+  // The most bytes of a response that is kept: a sixteenth of all. To read a longer one again would be much
+  // work for a small request.
+  size_t largest() const { return most_bytes_ / kLeastKept; }
+  // Nothing where it is larger.
   void keep(const std::string& id, StoredResponse stored);
   std::shared_ptr<const StoredResponse> find(const std::string& id, const std::string& owner) const;
   // False: there is no such one.
@@ -44,6 +46,7 @@ class ResponseStore {
     size_t bytes = 0;
   };
   using Entries = std::list<Entry>;
+  static constexpr size_t kLeastKept = 16;  // responses that there is room for, however large
 
   // By this alone an owner, who may be an API key, is known here and on the disk.
   std::string digest(const std::string& owner) const;

@@ -122,6 +122,18 @@ TEST(ResponseStore, SaysWhatAPreviousResponseTakes) {
   EXPECT_FALSE(prompt_of(prepare_response(second, with)).empty());
 }
 
+TEST(ResponseStore, WhatAnAnswerKeepsOfItsRequestIsCounted) {
+  const std::string said(600, 'x'), note(100, 'n');
+  const std::string body = R"({"input": ")" + said + R"(", "metadata": {"note": ")" + note + R"("}})";
+  ResponseStore large(10, 1'000'000), small(10, 16 * said.size());
+  EXPECT_GT(prepared_of(prepare_response(body, storing(large))).kept_bytes, said.size() + note.size());
+  const size_t kept = prepared_of(prepare_response(body, storing(small))).kept_bytes;
+  EXPECT_GT(kept, note.size());
+  EXPECT_LT(kept, said.size()) << "the store would not take it";
+  EXPECT_FALSE(answered(storing(small), body).empty());
+  EXPECT_EQ(small.size(), 0u);
+}
+
 TEST(ResponseStore, OnlyWhatMayBeKeptIs) {
   ResponseStore store(10, 1'000'000);
   const std::string dropped = answered(storing(store), R"({"input": "hi", "store": false})");

@@ -114,27 +114,39 @@ Refusal add_previous(Json& root, size_t& first, const Service& service) {
   return {};
 }
 
-// The fields of its request that a response repeats.
+// The fields of its request that a response repeats. They are kept as text: a client chooses how long they
+// are, and each of several events has them.
 Json echo_of(const Json& root, const ResponsesRequest& r) {
   const auto given = [&](const char* key, const Json& otherwise) {
     const auto at = root.find(key);
-    return at == root.end() || at->is_null() ? otherwise : *at;
+    return spliced(dump(at == root.end() || at->is_null() ? otherwise : *at));
   };
-  const Json metadata = given("metadata", {});
+  const auto metadata = root.find("metadata");
+  const bool has_metadata = metadata != root.end() && metadata->is_object();
   return {{"instructions", given("instructions", {})},
           {"max_output_tokens", given("max_output_tokens", {})},
-          {"metadata", metadata.is_object() ? metadata : Json::object()},
+          {"metadata", spliced(has_metadata ? dump(*metadata) : "{}")},
           {"parallel_tool_calls", given("parallel_tool_calls", true)},
           {"previous_response_id", given("previous_response_id", {})},
           {"reasoning", {{"effort", effort_name(r.thinking.effort)}, {"summary", nullptr}}},
           {"store", r.store},
           {"temperature", r.sampling.temperature},
-          {"text", {{"format", r.format}}},
+          {"text", {{"format", spliced(dump(r.format))}}},
           {"tool_choice", given("tool_choice", "auto")},
           {"tools", given("tools", Json::array())},
           {"top_logprobs", std::max(r.sampling.top_logprobs, 0)},
           {"top_p", r.sampling.top_p},
           {"truncation", "disabled"}};
+}
+
+// Asks that the response be kept behind the items that led to it. Those that would not be are not held until
+// then.
+void store_answer(ResponsesAnswer::Options& options, std::string items, const Service& service) {
+  if (items.size() > service.responses->largest()) return;
+  options.store = service.responses;
+  options.owner = service.client;
+  options.holder = service.holder;
+  options.input = std::move(items);
 }
 
 }  // namespace
@@ -153,12 +165,8 @@ PreparedRequestOrError prepare_response(std::string_view body, const Service& se
   PreparedRequest prepared{.requests = {}, .answer = nullptr, .stream = r.stream};
   prepared.unknown = std::move(unknown);
   Json echo = echo_of(root, r);
-  if (r.store) {
-    r.options.store = service.responses;
-    r.options.owner = service.client;
-    r.options.holder = service.holder;
-    r.options.input = dump(items_of(root));
-  }
+  if (r.store) store_answer(r.options, dump(items_of(root)), service);
+  prepared.kept_bytes = dump(echo).size() + r.options.input.size();
   prepared.answer = std::make_unique<ResponsesAnswer>(service, std::move(echo), std::move(r.options));
   if (auto* error = std::get_if<ApiError>(&made)) {
     // Clients of the stream look for this one among its events, to shorten the conversation.

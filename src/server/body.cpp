@@ -18,6 +18,14 @@ constexpr size_t kMostGrowth = 16 << 20;  // beyond, doubling would only reserve
 
 }  // namespace
 
+openai::ApiError bodies_full() {
+  return {.http = 503,
+          .message = "the server holds as many bytes of requests as it takes; try again",
+          .type = "server_error",
+          .code = "bodies_full",
+          .retry_after = 1};
+}
+
 bool BodyBudget::take(const std::string& client, size_t bytes, size_t held) {
   if (!shares_.take(client, bytes, held + bytes > kLarge ? kShare : kSmallShare)) return false;
   in_use_ += bytes;

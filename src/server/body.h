@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "openai/api_error.h"
 #include "server/shares.h"
 
 namespace moesaic::server {
@@ -26,6 +27,32 @@ class BodyBudget {
   Shares shares_;
   std::atomic<size_t>& in_use_;
 };
+
+// Bytes of the budget, given back when it goes.
+class HeldBytes {
+ public:
+  // taken() is false where the client has its share of them.
+  HeldBytes(BodyBudget& budget, std::string client, size_t bytes)
+      : budget_(budget),
+        client_(std::move(client)),
+        taken_(bytes == 0 || budget.take(client_, bytes, 0)),
+        bytes_(taken_ ? bytes : 0) {}
+  HeldBytes(const HeldBytes&) = delete;
+  HeldBytes& operator=(const HeldBytes&) = delete;
+  ~HeldBytes() {
+    if (bytes_ > 0) budget_.give_back(client_, bytes_);
+  }
+  bool taken() const { return taken_; }
+
+ private:
+  BodyBudget& budget_;
+  std::string client_;
+  bool taken_;
+  size_t bytes_;
+};
+
+// The answer where the budget has no room.
+openai::ApiError bodies_full();
 
 // Grows as bytes come, and takes what it holds from the budget. A large body has pages of its own, which grow
 // without a copy and go back to the system with it.

@@ -35,7 +35,7 @@ class Generating {
   ~Generating() { exchange_.abandon(); }
 
   bool submit(std::vector<GenerationRequest> requests) {
-    return app_.engine.submit(std::move(requests), queue_, exchange_.gone());
+    return app_.engine.submit(std::move(requests), queue_, exchange_.gone(), exchange_.record().arrived);
   }
   asio::awaitable<void> whole();
   asio::awaitable<void> stream();
@@ -198,6 +198,13 @@ std::vector<GenerationRequest> of_client(std::vector<GenerationRequest> requests
   return requests;
 }
 
+// Why the engine took no request: it ended while the request was read, or it has as many as it takes.
+ApiError not_submitted(App& app) {
+  if (auto refusal = unavailable(app)) return *std::move(refusal);
+  ++app.metrics.refused_busy;
+  return busy();
+}
+
 }  // namespace
 
 void report_ignored_fields(HttpExchange& exchange, App& app, const openai::UnknownFields& unknown) {
@@ -221,12 +228,15 @@ asio::awaitable<void> generate(HttpExchange& exchange, App& app, PrepareRequest 
   auto& prepared = std::get<openai::PreparedRequest>(made);
   report_ignored_fields(exchange, app, prepared.unknown);
   if (!prepared.requests.empty()) report_schema_notes(exchange, app, prepared.requests.front().grammar);
+  const HeldBytes kept(app.bodies, client_of(exchange.request(), app.options), prepared.kept_bytes);
   Generating generating(exchange, app, prepared, deadline);
-  if (prepared.failure) {
+  if (!kept.taken()) {
+    const ApiError error = bodies_full();
+    co_await send_error(exchange, error);
+  } else if (prepared.failure) {
     co_await generating.stream_failure(*prepared.failure);
   } else if (!generating.submit(of_client(std::move(prepared.requests), exchange.request(), app.options))) {
-    ++app.metrics.refused_busy;
-    const ApiError error = busy();
+    const ApiError error = not_submitted(app);
     co_await send_error(exchange, error);
   } else if (prepared.stream) {
     co_await generating.stream();

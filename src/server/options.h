@@ -13,7 +13,8 @@ using std::chrono::seconds;
 struct Limits {
   size_t header_bytes = 16 << 10;
   size_t body_bytes = 16 << 20;
-  size_t bodies_bytes = 256 << 20;  // all bodies together that are being received or read
+  size_t bodies_bytes =
+      256 << 20;  // all bodies that are being received or read, and what answers keep of them
   int connections = 16384;
   int waiting = 256;  // generations that wait for a place in the batch; more get 429
   seconds header_time{

@@ -254,11 +254,7 @@ void RequestParser::on_body_init_impl(const boost::optional<uint64_t>&, error_co
 
 size_t RequestParser::on_body_impl(view bytes, error_code& ec) {
   if (body_.append(bytes)) return bytes.size();
-  refuse(ApiError{.http = 503,
-                  .message = "the server holds as many bytes of requests as it takes; try again",
-                  .type = "server_error",
-                  .code = "bodies_full",
-                  .retry_after = 1});
+  refuse(bodies_full());
   ec = http::error::buffer_overflow;
   return 0;
 }

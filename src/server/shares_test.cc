@@ -123,6 +123,24 @@ TEST_F(SharesTest, AKeysHalfSentBodiesDoNotShutOutAnother) {
             std::string::npos);  // a small one of the same client
 }
 
+// An answer may repeat more bytes than the body had: 1e9 is written as 1000000000.0.
+TEST_F(SharesTest, WhatAnAnswerKeepsOfItsBodyCountsAsABody) {
+  const auto answer_to = [&](int numbers) {
+    std::string metadata;
+    for (int i = 0; i < numbers; ++i) metadata += i == 0 ? "1e9" : ",1e9";
+    const std::string body =
+        R"({"input": "a", "max_output_tokens": 16, "metadata": {"a": [)" + metadata + "]}}";
+    return exchange(request(body, "/v1/responses", key("first")));
+  };
+  const std::string refused = answer_to(250'000);
+  EXPECT_EQ(refused.find("HTTP/1.1 503 "), 0) << refused.substr(0, 400);
+  EXPECT_NE(refused.find("bodies_full"), std::string::npos) << refused.substr(0, 400);
+  const std::string fits = answer_to(24'000);
+  EXPECT_EQ(fits.find("HTTP/1.1 200 "), 0) << fits.substr(0, 400);
+  EXPECT_NE(fits.find(R"("metadata":{"a":[1000000000.0,)"), std::string::npos);
+  until("moesaic:request_body_bytes", 0);
+}
+
 // cached_tokens of the same prompt again.
 TEST_F(SharesTest, AKeyFindsOnlyWhatItSentItself) {
   const auto cached = [&](const char* name, const std::string& salt) {

@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "openai/fields.h"
-#include "openai/sse.h"
 
 namespace moesaic::server {
 namespace {
@@ -46,6 +45,11 @@ openai::Json event_of(std::string_view event, std::string_view detail) {
   return json;
 }
 
+// In ASCII: what comes from outside has no control characters for a terminal, and no line breaks of Unicode.
+std::string text_of(const openai::Json& json) {
+  return json.dump(-1, ' ', true, openai::Json::error_handler_t::replace);
+}
+
 }  // namespace
 
 RequestLog::~RequestLog() {
@@ -66,7 +70,7 @@ void RequestLog::write(std::string line) {
   const std::lock_guard lock(mutex_);
   line += '\n';
   if (lost_ > 0)
-    line = openai::dump(event_of("log", fmt::format("{} lines before were lost", lost_))) + "\n" + line;
+    line = text_of(event_of("log", fmt::format("{} lines before were lost", lost_))) + "\n" + line;
   if (cut_) line.insert(0, 1, '\n');
   if (!has_room(file_)) return lose(EAGAIN);
   // A write that takes a part does not say why; the next one does.
@@ -105,11 +109,11 @@ void RequestLog::request(const HttpRequest& request, const RequestRecord& r) {
     json["cached_tokens"] = r.usage.cached_tokens;
     json["generated_tokens"] = r.usage.generated_tokens;
   }
-  write(openai::dump(json));
+  write(text_of(json));
 }
 
 void RequestLog::event(std::string_view event, std::string_view detail) {
-  write(openai::dump(event_of(event, detail)));
+  write(text_of(event_of(event, detail)));
 }
 
 void RequestLog::failure(std::string_view what) noexcept {

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -47,6 +48,16 @@ TEST_F(PipeLog, AFailureIsCountedAndSaysWhat) {
   EXPECT_EQ(line["event"], "error");
   EXPECT_EQ(line["detail"], "it broke");
   EXPECT_EQ(log_.failures(), 1U);
+}
+
+TEST_F(PipeLog, WhatIsFromOutsideHasNoControlCharacters) {
+  const std::string path =
+      "/\x1b[31m\x7f\xC2\x9B"
+      "31m\xC2\x85\xE2\x80\xA8\xC3\xA4\xff";
+  log_.event("ignored_field", path);
+  const std::string line = read();
+  EXPECT_TRUE(std::all_of(line.begin(), line.end() - 1, [](char c) { return c >= ' ' && c <= '~'; })) << line;
+  EXPECT_EQ(nlohmann::json::parse(line)["detail"], path.substr(0, path.size() - 1) + "\xEF\xBF\xBD");
 }
 
 TEST_F(PipeLog, LostLinesAreCountedOnce) {

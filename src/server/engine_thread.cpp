@@ -56,7 +56,7 @@ Gauges EngineThread::gauges() const {
 }
 
 bool EngineThread::submit(std::vector<GenerationRequest> requests, const std::shared_ptr<EventQueue>& queue,
-                          const std::stop_token& cancel) {
+                          const std::stop_token& cancel, Clock::time_point arrived) {
   const auto count = static_cast<int>(requests.size());
   if (count == 0) return true;  // an answer that is complete as it is
   std::vector<std::shared_ptr<Submission>> dropped;
@@ -72,12 +72,12 @@ bool EngineThread::submit(std::vector<GenerationRequest> requests, const std::sh
     }
     submissions_.emplace(submission->id, submission);
     for (int i = 0; i < count; ++i) {
-      const auto now = Clock::now();
       inbox_.push_back(std::make_shared<Ticket>(Ticket{.request = std::move(requests[i]),
                                                        .submission = submission,
                                                        .choice = i,
-                                                       .arrived = now,
-                                                       .last = now}));
+                                                       .arrived = arrived,
+                                                       .queued = Clock::now(),
+                                                       .last = arrived}));
     }
   }
   wake_.notify_all();
@@ -221,7 +221,7 @@ void EngineThread::touch(const TicketPtr& ticket) {
 
 void EngineThread::on_begin(const TicketPtr& ticket) {
   ticket->begun = Clock::now();
-  metrics_.queue_time.observe(seconds_between(ticket->arrived, ticket->begun));
+  metrics_.queue_time.observe(seconds_between(ticket->queued, ticket->begun));
   const std::lock_guard lock(mutex_);
   admission_.begun(ticket->submission->client, ticket->submission->id);
   submissions_.erase(ticket->submission->id);

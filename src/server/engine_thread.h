@@ -58,11 +58,12 @@ class EngineThread {
   // a caller uses it.
   const Model* model() const { return opened_.load(std::memory_order_acquire); }
 
-  // Queues generations whose events go to `queue`; AnswerEvent::choice is the index in `requests`. False:
-  // there is no room for all of them, and none was queued. Each one's last event has `end`, also after an
-  // error. Requests of clients that have more of the room may have to go for it: EventQueue::drop().
+  // Queues generations of a request that arrived then, whose events go to `queue`; AnswerEvent::choice is the
+  // index in `requests`. False: there is no room for all of them, and none was queued. Each one's last event
+  // has `end`, also after an error. Requests of clients that have more of the room may have to go for it:
+  // EventQueue::drop().
   bool submit(std::vector<GenerationRequest> requests, const std::shared_ptr<EventQueue>& queue,
-              const std::stop_token& cancel);
+              const std::stop_token& cancel, Clock::time_point arrived);
 
   Gauges gauges() const;
 
@@ -81,8 +82,9 @@ class EngineThread {
     GenerationRequest request;
     std::shared_ptr<Submission> submission;
     int choice = 0;
-    Clock::time_point arrived, begun, last;
-    EventQueue::Events events;  // this step's; the last one may still grow
+    Clock::time_point arrived;              // the request
+    Clock::time_point queued, begun, last;  // last: the last token, or the request
+    EventQueue::Events events;              // this step's; the last one may still grow
     openai::AnswerEvent& event();
     int tokens = 0;
     bool ended = false;

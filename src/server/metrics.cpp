@@ -187,10 +187,11 @@ std::string Metrics::text(const Gauges& g) const {
   write_for_routers(e, text);
   write_speculation(e.speculation, text);
   write_store(e.store, text);
-  histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", time_to_first_token);
+  histogram("vllm:time_to_first_token_seconds", "From a request's head to its first token.",
+            time_to_first_token);
   histogram("vllm:inter_token_latency_seconds", "Between two tokens of an answer.", inter_token);
-  histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", end_to_end);
-  histogram("vllm:request_queue_time_seconds", "From arrival to the engine.", queue_time);
+  histogram("vllm:e2e_request_latency_seconds", "From a request's head to the end.", end_to_end);
+  histogram("vllm:request_queue_time_seconds", "From a request's tokens to the engine.", queue_time);
   histogram("moesaic:request_prepare_time_seconds", "From a request's body to its tokens.", prepare_time);
   histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", prompt_length);
   histogram("vllm:request_generation_tokens", "Tokens of an answer.", generation_length);

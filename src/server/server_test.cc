@@ -62,6 +62,21 @@ TEST_F(ServerTest, LargeRequestsDoNotDelaySmallOnes) {
   EXPECT_TRUE(shows_sample(R"(http_requests_total{route="/tokenize",status="200"})", 1));  // the small one
 }
 
+// As clients see it: the time in which the body comes counts.
+TEST_F(ServerTest, TheTimeToTheFirstTokenBeginsWithTheHead) {
+  constexpr std::chrono::milliseconds kPause(300);
+  const std::string whole = request(ask(R"("max_tokens": 2)"));
+  tcp::socket socket = send(whole.substr(0, whole.size() - 1));
+  std::this_thread::sleep_for(kPause);
+  asio::write(socket, asio::buffer(whole.substr(whole.size() - 1)));
+  EXPECT_EQ(rest_of(socket).find("HTTP/1.1 200 "), 0);
+  const std::string text = get("/metrics"),
+                    name = R"(vllm:time_to_first_token_seconds_sum{model_name="tiny"} )";
+  const size_t at = text.find(name);
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_GE(std::stod(text.substr(at + name.size())), std::chrono::duration<double>(kPause).count());
+}
+
 // Streams that go on until the context is full.
 class EndlessTest : public ServerTest {
  protected:

@@ -18,6 +18,8 @@ def rounded(weight: torch.Tensor, format: str) -> torch.Tensor:
     largest = blocks.abs().amax(2, keepdim=True)
     top_exponent, largest_value = (8, 448.0) if format == "mxfp8" else (2, 6.0)
     scale = torch.where(largest > 0, torch.exp2(torch.floor(torch.log2(largest)) - top_exponent), 1.0)
+    if format == "mxfp8":  # one exponent more where the largest value would be cut
+        scale = torch.where(largest / scale > largest_value, 2 * scale, scale)
     x = (blocks / scale).clamp(-largest_value, largest_value)
     if format == "mxfp8":
         kept = x.float().to(torch.float8_e4m3fn).double()

@@ -31,7 +31,7 @@
 // Bytes    the weights once; activations once a CTA, from L2. Shared memory: TokenConfig, more than half
 //          of a multiprocessor's, so that each CTA has one for itself.
 // Floor    bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
-// The order of a token's sums is the same for up to 8 tokens, and for all that are more.
+// A token's sums have one order for up to 8 tokens, one for 9 to 16, and one for more.
 #include <algorithm>
 #include <type_traits>
 

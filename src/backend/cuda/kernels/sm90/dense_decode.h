@@ -1,6 +1,6 @@
 // y = W x for the dense matrices and up to 32 tokens, on Hopper: see dense_decode.cu.
 //
-// A token's sums have one order for up to 8 tokens and one for more, neither of them gemm()'s.
+// A token's sums have one order for up to 8 tokens, one for 9 to 16 and one for more, none of them gemm()'s.
 #pragma once
 
 #include "backend/cuda/kernels/common/gemm.h"

@@ -1,6 +1,6 @@
 // The experts' products for about 9 to 128 tokens of a step, on Hopper: see gemm_split_k.cu.
 //
-// Every sum runs along the contraction in one order, that of moe_decode.h for 5 and more tokens: a token's
+// Every sum runs along the contraction in one order, that of moe_decode.h: a token's
 // result does not depend on the batch, the work tile or the grid.
 #pragma once
 

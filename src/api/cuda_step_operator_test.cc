@@ -81,6 +81,11 @@ TEST_P(StepOperatorOnCuda, WhatAFaultLeavesInAPageHarmsNobody) {
   expect_that_a_fault_harms_nobody(both);
 }
 
+TEST_P(StepOperatorOnCuda, NoPositionIsBeyondTheLongest) {
+  Both both(config(), 512);
+  expect_that_no_position_is_beyond_the_longest(both);
+}
+
 INSTANTIATE_TEST_SUITE_P(Sizes, StepOperatorOnCuda, testing::Bool(),
                          [](const auto& tested) { return tested.param ? "GptOss" : "Small"; });
 

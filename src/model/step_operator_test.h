@@ -131,6 +131,16 @@ class StepOperatorAndBackend {
     Memory::wait();
     return {logits_, logits_ + rows * config_.vocab};
   }
+  // The operator alone: the logits of one row of the first sequence, written to its place 32, in a step whose
+  // longest context is said to be that.
+  std::vector<float> logits_at(int64_t position, int longest) {
+    starts_[1] = 1, tokens_[0] = 2, positions_[0] = position;
+    for (int kind = 0; kind < 2; ++kind) slots_[kind][0] = 32 * tables_[kind][1];
+    EXPECT_EQ(operator_->run(call_of({1}, 0, longest)).message(), "");
+    EXPECT_EQ(operator_->logits(hidden_, 1, logits_, nullptr).message(), "");
+    Memory::wait();
+    return {logits_, logits_ + config_.vocab};
+  }
   StepOperator& op() { return *operator_; }
 
  private:
@@ -201,6 +211,15 @@ void expect_that_a_fault_harms_nobody(Both& both) {
   EXPECT_FALSE(finite(both.logits_on(6, {2, OverflowingValues::kToken})));
   EXPECT_EQ(both.logits_on(5, fresh), want);
   EXPECT_EQ(both.logits_on(6, fresh), want);
+}
+
+// The kernels have room for the longest context alone, whatever a position says.
+template <typename Both>
+void expect_that_no_position_is_beyond_the_longest(Both& both) {
+  both.step({370});
+  const std::vector<float> want = both.logits_at(32, 33);
+  EXPECT_EQ(both.logits_at(360, 33), want);
+  EXPECT_EQ(both.logits_at(int64_t{1} << 40, 33), want);
 }
 
 }  // namespace moesaic

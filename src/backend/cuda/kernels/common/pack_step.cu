@@ -39,7 +39,7 @@ __device__ int sequence_of(const PackStep& p, int row) {
 }
 
 __device__ int position_at(const PackStep& p, int row) {
-  const int64_t most = int64_t{p.table_pages} * kPageTokens - 1;
+  const int64_t most = min(int64_t{p.table_pages} * kPageTokens, int64_t{max(p.call.longest, 1)}) - 1;
   return static_cast<int>(min(max(p.call.positions[p.first_row + row], int64_t{0}), most));
 }
 __device__ int page_at(const PackStep& p, int page) { return min(max(page, 0), p.pages - 1) * p.pitch; }

@@ -116,6 +116,11 @@ TEST(StepOperator, WhatAFaultLeavesInAPageHarmsNobody) {
   }
 }
 
+TEST(StepOperator, NoPositionIsBeyondTheLongest) {
+  Both both(small_config(kLayers), kMaxRows);
+  expect_that_no_position_is_beyond_the_longest(both);
+}
+
 TEST(StepOperator, SaysWhatIsWrong) {
   Both both(small_config(kLayers), kMaxRows);
   const auto half = static_cast<int64_t>(both.op().page_bytes());

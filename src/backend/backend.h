@@ -132,7 +132,7 @@ struct BackendOptions {
   // loaded. Empty: nowhere.
   std::string tuning_folder;
   // cuda: kernels for the experts are measured at a load where none are kept for this device. Never with
-  // batch-invariant kernels.
+  // batch_invariant.
   bool tune = true;
   // cuda: after so many seconds a step that has not ended fails, and the device counts as lost; 0: never.
   double step_limit = 120;

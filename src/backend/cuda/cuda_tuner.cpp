@@ -100,7 +100,7 @@ Result<std::vector<TunedStep>> CudaBackend::probe_experts(std::vector<TunedStep>
 bool CudaBackend::is_to_be_tuned(const std::vector<TunedStep>& kept) const {
   constexpr double kLeastBytes = 256e6;  // all experts': smaller ones fit the caches, and take no time
   const MoeShape shape = shape_of(experts_of(model_, 0), 1);
-  return options_.tune && !target_.batch_invariant && !options_.tuning_folder.empty() &&
+  return options_.tune && !options_.batch_invariant && !options_.tuning_folder.empty() &&
          shape.expert_bytes * shape.experts * model_.host_from >= kLeastBytes &&
          !covers(kept, moe_configs(), options_.max_rows);
 }

@@ -98,7 +98,7 @@ Status CudaBackend::begin_graph() {
   if (timed_) return timer_.begin(stream_, !streams_);
   const bool single = shape_.rows == shape_.sequences,
              few = shape_.prefill_tiles == 0 && shape_.rows <= kMostDecodeRows,
-             decodes = single ? shape_.prefill_tiles == 0 || target_.portable : few;
+             decodes = single ? shape_.prefill_tiles == 0 || target_.batch_invariant : few;
   if (decodes && !streams_ && !options_.router_trace) graphs_.begin(shape_, stream_);
   return {};
 }

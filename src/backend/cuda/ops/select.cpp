@@ -15,7 +15,6 @@ namespace {
 constexpr LinearConfig dense_decode(std::string_view name, int least, int most, int normed) {
   return {.name = name,
           .kernel = LinearKernel::kDenseDecode,
-          .tile = most,
           .least_tokens = least,
           .most_tokens = most,
           .takes = in_wide_tiles,
@@ -25,26 +24,16 @@ constexpr LinearConfig dense_decode(std::string_view name, int least, int most, 
           .most_normed_cols = normed > 0 ? sm90::kMostNormedCols : 0,
           .fits = sm90::dense_decode_fits};
 }
-constexpr LinearConfig block_scaled(std::string_view name, sm120::Tile tile, int most) {
-  return {.name = name,
-          .kernel = LinearKernel::kBlockScaled,
-          .tile = sm120::tile_tokens(tile),
-          .most_tokens = most,
-          .takes = in_quads,
-          .needs = kBulkCopies,
-          .most_normed_tokens = 1 << 30,
-          .most_normed_cols = 1 << 30,
-          .adds_deferred = true};
-}
 
 // dense_decode and wgmma each add in another order than mma.sync's kernels, which all add in one.
 constexpr LinearConfig kLinearConfigs[] = {
-    block_scaled("block-scaled 8", sm120::Tile::k8, 8),
-    block_scaled("block-scaled 16", sm120::Tile::k16, 16),
-    block_scaled("block-scaled 32", sm120::Tile::k32, 32),
-    block_scaled("block-scaled 64", sm120::Tile::k64, 64),
-    block_scaled("block-scaled 128", sm120::Tile::k128, 512),
-    block_scaled("block-scaled prefill", sm120::Tile::kPrefill, 0),
+    {.name = "block-scaled",
+     .kernel = LinearKernel::kBlockScaled,
+     .takes = in_quads,
+     .needs = kBulkCopies,
+     .most_normed_tokens = 1 << 30,
+     .most_normed_cols = 1 << 30,
+     .adds_deferred = true},
     dense_decode("dense_decode 8", 1, 8, 8),
     dense_decode("dense_decode 16", 9, 16, 0),
     dense_decode("dense_decode 32", 17, 32, 0),

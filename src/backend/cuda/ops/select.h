@@ -49,7 +49,6 @@ struct LinearShape {
 struct LinearConfig {
   std::string_view name;
   LinearKernel kernel = LinearKernel::kMma;
-  int tile = 0;  // tokens of a CTA; 0: chosen with the grid
   int least_tokens = 1;
   int most_tokens = 0;  // 0: any number
   bool (*takes)(Kind kind) = nullptr;

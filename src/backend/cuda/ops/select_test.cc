@@ -13,7 +13,6 @@
 #include "backend/cuda/kernels/common/attention.h"
 #include "backend/cuda/kernels/common/gemm.h"
 #include "backend/cuda/kernels/common/sample.h"
-#include "backend/cuda/kernels/sm120/gemm.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {
@@ -47,9 +46,7 @@ const std::vector<TokenRange> kHopperRanges = {
     {8, "dense_decode 8"}, {16, "dense_decode 16"}, {32, "dense_decode 32"}, {kMostTokens, "wgmma"}};
 const std::vector<TokenRange> kWithoutWgmmaRanges = {
     {8, "dense_decode 8"}, {16, "dense_decode 16"}, {32, "dense_decode 32"}, {kMostTokens, "mma"}};
-const std::vector<TokenRange> kBlockScaledRanges = {
-    {8, "block-scaled 8"},   {16, "block-scaled 16"},   {32, "block-scaled 32"},
-    {64, "block-scaled 64"}, {512, "block-scaled 128"}, {kMostTokens, "block-scaled prefill"}};
+const std::vector<TokenRange> kBlockScaledRanges = {{kMostTokens, "block-scaled"}};
 
 TEST(SelectLinear, OnHopper) {
   const Target hopper = device(9, 0);
@@ -175,14 +172,6 @@ TEST(SelectLinear, ACompiledKernelOrAnError) {
 }
 
 // The launchers cut tokens into the tiles that the table names.
-TEST(SelectLinear, BlockScaledTilesAreTheLaunchers) {
-  for (int tokens = 1; tokens <= kMostTokens; ++tokens) {
-    const LinearShape shape{.kind = Kind::kMxfp8Quads, .rows = 64, .cols = 2880, .tokens = tokens};
-    ASSERT_EQ(select(shape, device(12, 0)).value().config->tile,
-              sm120::tile_tokens(sm120::dense_tile(tokens, 1)));
-  }
-}
-
 TEST(SelectAttention, ByDevice) {
   const auto name = [](bool decode, const Target& target) -> std::string_view {
     const auto config = select(AttentionShape{.decode = decode, .head_dim = 64, .group = 8}, target);

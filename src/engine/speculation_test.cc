@@ -330,6 +330,35 @@ TEST(Speculation, ADraftModelGoesOnFromAnEarlierText) {
   }
 }
 
+// Otherwise the time of an answer would tell what others have sent.
+TEST(Speculation, ADraftModelGoesOnFromTextsOfTheSameSaltAlone) {
+  Harness run(false, {.context = 900, .max_batch = 1, .max_rows = 64});
+  auto model = std::make_unique<LateBackend>(false);
+  ASSERT_TRUE(model->load(run.config, {}, {}).ok());
+  int rows = 0;
+  model->when_begun_ = [&](const Batch& b) { rows += b.rows(); };
+  run.engine.speculate(
+      ModelDrafter::create(std::move(model), run.config, {.sequences = 3, .kv_tokens = 2700, .max_rows = 64})
+          .value(),
+      4);
+  const auto rows_of = [&](const std::string& salt) {
+    auto r = run.engine
+                 .prepare(std::vector<int32_t>(400, 7), {.temperature = 0, .max_tokens = 20},
+                          [](const SampledToken&) {})
+                 .value();
+    r->pages.salt = salt;
+    rows = 0;
+    run.engine.add(r);
+    EXPECT_TRUE(run.engine.run_to_end().ok());
+    return rows;
+  };
+  const int whole = rows_of("alice");
+  EXPECT_GE(whole, 400);
+  EXPECT_EQ(rows_of("bob"), whole);
+  EXPECT_EQ(rows_of({}), whole);
+  EXPECT_LT(rows_of("alice"), 100);
+}
+
 // Two requests fill the pages; drafts may use what is left and take nothing from anybody.
 TEST(Speculation, DraftsPreemptNobody) {
   const EngineOptions options{

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <climits>
 #include <utility>
 
 #include "base/error.h"
@@ -86,12 +85,25 @@ std::vector<std::vector<double>> reach_of(std::span<Request* const> requests,
   return reach;
 }
 
-// Cuts the drafts, the last ones first, to as many tokens as there are free rows.
-void shorten(std::vector<int>& lengths, int free_rows) {
-  for (int& length : lengths) {
-    length = std::min(length, std::max(0, free_rows));
-    free_rows -= length;
+// Cuts the longest drafts until all of them have as many tokens as there are free rows. Of those that are cut
+// the ones from `turn` on get the rows that are left over. Returns whose turn it is then.
+size_t shorten(std::vector<int>& lengths, int free_rows, size_t turn) {
+  const auto sum = [&](int most) {
+    int tokens = 0;
+    for (const int length : lengths) tokens += std::min(length, most);
+    return tokens;
+  };
+  int most = kMostDraft;
+  while (most > 0 && sum(most) > free_rows) --most;
+  int left = free_rows - sum(most);
+  const size_t first = turn;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const size_t at = (first + i) % lengths.size();
+    if (lengths[at] <= most) continue;
+    if (left > 0) turn = at + 1;
+    lengths[at] = most + (left-- > 0 ? 1 : 0);
   }
+  return turn;
 }
 
 }  // namespace
@@ -120,7 +132,7 @@ std::vector<DraftTask> Speculator::ask(std::span<Request* const> requests, std::
     DraftTask& task = tasks.emplace_back(DraftTask{.request = r.id,
                                                    .tokens = r.tokens,
                                                    .prompt_tokens = r.prompt_tokens,
-                                                   .private_text = !r.pages.salt.empty(),
+                                                   .salt = r.pages.salt,
                                                    .most = most[i]});
     if (!drafter_->is_costly()) continue;
     task.full_pages = r.pages.full;
@@ -239,7 +251,6 @@ std::vector<int> Speculator::ask_for(std::span<Request* const> requests, int row
   std::vector<int> lengths;
   const int most = draft_tokens_ > 0 ? draft_tokens_ : kMostDraft;
   for (const Request* r : requests) lengths.push_back(std::min(room(*r), most));
-  if (draft_tokens_ > 0) shorten(lengths, free_rows);
   if (draft_tokens_ > 0 || !drafter_->is_costly()) return lengths;
   std::vector<std::vector<double>> reach;
   for (size_t i = 0; i < requests.size(); ++i)
@@ -271,12 +282,17 @@ StepAccount Speculator::draft(std::span<Request* const> requests, const NextStep
 }
 
 // Takes the drafts that were made behind the last step.
-int Speculator::take_guesses(std::span<Request* const> requests, int free_rows, const Reserve& reserve) {
+int Speculator::take_guesses(std::span<Request* const> requests, int free_rows,
+                             const Reserve& reserve) const {
+  std::vector<int> lengths;
+  for (Request* r : requests)
+    lengths.push_back(std::min(static_cast<int>(r->draft.proposal(r->tokens.size()).size()), room(*r)));
+  shorten(lengths, free_rows, turn_);
   int drafted = 0;
-  for (Request* r : requests) {
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Request* const r = requests[i];
     const std::span<const int32_t> made = r->draft.proposal(r->tokens.size());
-    const int wanted = std::min({static_cast<int>(made.size()), room(*r), std::max(0, free_rows - drafted)}),
-              tokens = reserve(*r, r->computed, wanted);
+    const int tokens = reserve(*r, r->computed, lengths[i]);
     r->draft.propose({made.begin(), made.begin() + tokens}, r->tokens.size());
     drafted += tokens;
   }
@@ -287,7 +303,7 @@ std::vector<int> Speculator::lengths_of(std::span<Request* const> requests, int 
   for (Request* r : requests) follow(*r);
   std::vector<int> lengths = ask_for(requests, rows, free_rows);
   add_probes(requests, rows, free_rows, lengths);
-  shorten(lengths, drafter_->is_costly() ? free_rows : INT_MAX);
+  if (draft_tokens_ > 0 || drafter_->is_costly()) turn_ = shorten(lengths, free_rows, turn_);
   count_probes(requests, lengths);
   return lengths;
 }
@@ -403,6 +419,7 @@ bool Speculator::would_draft(std::span<Request* const> requests, int rows, int f
   if (rests_) return false;
   for (Request* r : requests) follow(*r);
   std::vector<int> lengths = ask_for(requests, rows, free_rows);
+  if (draft_tokens_ > 0) shorten(lengths, free_rows, turn_);
   const auto any = [&] { return std::ranges::any_of(lengths, [](int length) { return length > 0; }); };
   if (drafter_->is_costly()) {
     add_probes(requests, rows, free_rows, lengths);

@@ -119,7 +119,7 @@ class Speculator {
   void follow(Request& request);
   // Returns the tokens of all drafts.
   int draft_now(std::span<Request* const> requests, int rows, int free_rows, const Reserve& reserve);
-  static int take_guesses(std::span<Request* const> requests, int free_rows, const Reserve& reserve);
+  int take_guesses(std::span<Request* const> requests, int free_rows, const Reserve& reserve) const;
   // Returns how many tokens each draft may have before the drafter is asked.
   std::vector<int> ask_for(std::span<Request* const> requests, int rows, int free_rows) const;
   // Returns the same with trials, and counts them as asked.
@@ -141,6 +141,7 @@ class Speculator {
   bool rests_ = false;   // drafting rests in the next step
   int trial_ = 0;        // drafts since the last rest; less than 0: steps until they begin
   int rows_ = 0;         // rows of the last step without its drafts
+  size_t turn_ = 0;      // the request, by its place, that gets a longer draft first where rows are few
   bool begun_ = false;   // a draft was begun behind the step that was launched last
   bool failed_ = false;  // the drafter has failed, and that was logged
 };

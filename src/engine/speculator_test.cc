@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 namespace moesaic {
 namespace {
 
@@ -38,6 +41,27 @@ std::vector<Request> requests_of(int count) {
     r.sampler = std::make_unique<Sampler>(SamplingParams{}, r.tokens);
   }
   return requests;
+}
+
+// Rows that do not suffice for all are divided, and what is left over goes round.
+TEST(Speculator, NoRequestIsLeftWithoutDrafts) {
+  for (const int free_rows : {32 * kMostDraft, 448, 400, 20}) {
+    Speculator speculator(std::make_unique<GuessingHead>(), kMostDraft);
+    std::vector<Request> requests = requests_of(32);
+    std::vector<Request*> pointers;
+    for (Request& r : requests) pointers.push_back(&r);
+    std::vector<int> drafted(32);
+    for (int step = 1; step <= 8; ++step) {
+      speculator.draft(pointers, {.rows = 32, .free_rows = free_rows},
+                       [](Request&, int, int n) { return n; });
+      for (size_t i = 0; i < 32; ++i)
+        drafted[i] += static_cast<int>(requests[i].draft.proposal(requests[i].tokens.size()).size());
+      const auto [least, most] = std::ranges::minmax(drafted);
+      EXPECT_LE(most - least, 1) << free_rows;
+      EXPECT_EQ(std::accumulate(drafted.begin(), drafted.end(), 0),
+                step * std::min(free_rows, 32 * kMostDraft));
+    }
+  }
 }
 
 // Steps of `batch` requests until each has so many tokens. Returns the time as a share of that of steps
@@ -187,7 +211,7 @@ TEST(Speculator, DraftsFillTheFreeRowsAndNoMore) {
   EXPECT_EQ(account.drafted, 5);
   std::vector<size_t> drafts;
   for (const Request& r : requests) drafts.push_back(r.draft.proposal(r.tokens.size()).size());
-  EXPECT_EQ(drafts, (std::vector<size_t>{4, 1, 0}));
+  EXPECT_EQ(drafts, (std::vector<size_t>{2, 2, 1}));
 }
 
 }  // namespace

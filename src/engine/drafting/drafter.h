@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/draft_batch.h"
@@ -22,8 +23,8 @@ struct DraftTask {
   uint64_t request = 0;             // the engine's number of the request
   std::span<const int32_t> tokens;  // prompt and answer so far; from call to call they only grow
   int prompt_tokens = 0;
-  bool private_text = false;  // it must not use other requests' texts
-  int most = 0;               // most tokens of the draft, at most kMostDraft
+  std::string_view salt = {};  // texts of requests with another one must not be used
+  int most = 0;                // most tokens of the draft, at most kMostDraft
   // The model will sample the draft's tokens in this way: [most]. A drafter that has a distribution samples
   // token i by sampling[i], with the same `uniform` and in the same order: it then agrees with the model as
   // often as their distributions allow. Penalties, biases and grammars are left out. For costly drafters

@@ -47,8 +47,9 @@ Result<std::unique_ptr<Drafter>> ModelDrafter::create(std::unique_ptr<Backend> b
 
 // A text can be used as far as the same tokens stand there, if the window's pages before the first other one
 // were not used again.
-size_t ModelDrafter::reusable(const Text& text, std::span<const int32_t> tokens) const {
-  const auto differ = std::ranges::mismatch(text.tokens, tokens.first(tokens.size() - 1));
+size_t ModelDrafter::reusable(const Text& text, const DraftTask& task) const {
+  if (text.salt != task.salt) return 0;
+  const auto differ = std::ranges::mismatch(text.tokens, task.tokens.first(task.tokens.size() - 1));
   const auto same = static_cast<size_t>(differ.in1 - text.tokens.begin());
   if (same == 0) return 0;
   const size_t window = static_cast<size_t>(config_.window),
@@ -57,11 +58,11 @@ size_t ModelDrafter::reusable(const Text& text, std::span<const int32_t> tokens)
   return first + text.ring.size() > last ? same : 0;
 }
 
-ModelDrafter::Text ModelDrafter::reuse(std::span<const int32_t> tokens) {
+ModelDrafter::Text ModelDrafter::reuse(const DraftTask& task) {
   size_t most = kPageTokens - 1;  // less is not worth another text's end
   auto best = ended_.end();
   for (auto at = ended_.begin(); at != ended_.end(); ++at) {
-    const size_t same = reusable(*at, tokens);
+    const size_t same = reusable(*at, task);
     if (same > most) most = same, best = at;
   }
   if (best == ended_.end()) return {};
@@ -86,8 +87,9 @@ bool ModelDrafter::forget_oldest() {
 ModelDrafter::Text* ModelDrafter::text_of(const DraftTask& task) {
   const auto at = texts_.find(task.request);
   if (at != texts_.end()) return &at->second;
-  Text text = reuse(task.tokens);
+  Text text = reuse(task);
   if (text.ring.empty()) {
+    text.salt = task.salt;
     if (free_rings_.empty() && !forget_oldest()) return nullptr;
     text.ring = std::move(free_rings_.back());
     free_rings_.pop_back();

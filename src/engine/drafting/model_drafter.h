@@ -4,7 +4,8 @@
 // the first draft behind a long prompt comes some steps later, and while drafts do not pay it costs nothing.
 // Drafted tokens that the model did not say are computed over in the same places of the cache. The
 // texts of requests that have ended stay as long as nobody needs their places: a request that begins with the
-// same tokens, such as the next turn of a conversation, goes on from the longest of them.
+// same tokens, such as the next turn of a conversation, goes on from the longest of them, if it has the same
+// cache_salt.
 #pragma once
 
 #include <memory>
@@ -37,6 +38,7 @@ class ModelDrafter final : public Drafter {
  private:
   // The tokens of one request that are in the cache.
   struct Text {
+    std::string salt;  // the request's
     std::vector<int32_t> tokens;
     size_t sure = 0;     // the request is known to have so many of these
     size_t reached = 0;  // the most tokens that the text ever had: the ring holds their last pages
@@ -51,11 +53,11 @@ class ModelDrafter final : public Drafter {
 
   ModelDrafter(std::unique_ptr<Backend> backend, const ModelConfig& config, const Options& options);
   Text* text_of(const DraftTask& task);
-  // Returns how many of a text's first tokens a request that says `tokens` can go on from.
-  size_t reusable(const Text& text, std::span<const int32_t> tokens) const;
+  // Returns how many of a text's first tokens a request can go on from.
+  size_t reusable(const Text& text, const DraftTask& task) const;
   // Returns the ended text that is best to go on from, cut to what can be used; without a ring: none is worth
   // it.
-  Text reuse(std::span<const int32_t> tokens);
+  Text reuse(const DraftTask& task);
   bool forget_oldest();
   bool reserve(Text& text, size_t tokens);
   void append(Text& text, std::span<const int32_t> tokens, bool wants_logits, Batch& batch) const;

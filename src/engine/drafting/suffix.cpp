@@ -54,7 +54,7 @@ Status SuffixDrafter::draft(std::span<DraftTask> tasks) {
     index.grow(task.tokens);
     places_.clear();
     find(task.tokens, index, task.tokens);
-    if (shares_ && !task.private_text) {
+    if (shares_ && task.salt.empty()) {
       find(latest_.tokens, latest_.index, task.tokens);
       find(older_.tokens, older_.index, task.tokens);
     }

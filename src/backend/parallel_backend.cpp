@@ -349,7 +349,8 @@ Status ParallelBackend::load(const ModelConfig& config, const ModelWeights& weig
   const auto conversion = std::make_shared<SharedConversion>(weights.convert_experts, count());
   int done = 0, total = 0;  // rank 0's progress, under the ranks' mutex as what follows
   bool told = true;
-  Status answer;  // the caller's, who may be told only when the ranks are done
+  Status answer;              // the caller's, who may be told only when the ranks are done
+  std::exception_ptr thrown;  // by the caller: likewise
   const auto load_rank = [&](int rank, Backend& backend) {
     ModelWeights own = weights;
     if (weights.convert_experts)
@@ -369,10 +370,17 @@ Status ParallelBackend::load(const ModelConfig& config, const ModelWeights& weig
     told = true;
     const int now = done, all = total;
     lock.unlock();
-    const Status reported = report(progress, now, all);
+    Status reported;
+    try {
+      if (!thrown) reported = report(progress, now, all);
+    } catch (...) {
+      thrown = std::current_exception();
+      reported = Status(StatusCode::kCancelled, "loading was ended by an exception");
+    }
     lock.lock();
     if (answer.ok()) answer = reported;
   }
+  if (thrown) std::rethrow_exception(thrown);
   RETURN_IF_ERROR(ranks_->exchange->failure());
   return answer;
 }

@@ -34,6 +34,12 @@ class TestRank final : public IdleBackend {
   ~TestRank() override { --alive; }
 
   Status load(const ModelConfig&, const ModelWeights&, const LoadProgress& progress) override {
+    ++loading;
+    const Status status = load(progress);
+    --loading;
+    return status;
+  }
+  Status load(const LoadProgress& progress) {
     for (int part = 1; part <= kParts; ++part) {
       if (!progress(part, kParts)) return {StatusCode::kCancelled, "cancelled"};
     }
@@ -65,7 +71,7 @@ class TestRank final : public IdleBackend {
     return {};
   }
 
-  static inline std::atomic<int> alive = 0;
+  static inline std::atomic<int> alive = 0, loading = 0;
   static constexpr int kParts = 3;
   Manner manner = Manner::kGood;
   int forgotten = 0;  // calls of forget_steps()
@@ -143,6 +149,16 @@ TEST_F(ParallelBackendTest, TellsHowMuchIsLoadedAndStopsWhereItIsToldTo) {
     ASSERT_FALSE(told.empty());
     EXPECT_TRUE(!goes_on || told.back() == TestRank::kParts) << told.back();
   }
+}
+
+// The ranks still use what belongs to the call.
+TEST_F(ParallelBackendTest, ProgressThatThrowsIsThrownWhenTheRanksAreDone) {
+  make(2, Manner::kLoadsSlowly);
+  const auto throws = [](int, int) -> bool { throw std::runtime_error("a callback"); };
+  EXPECT_THROW(static_cast<void>(load(throws)), std::runtime_error);
+  EXPECT_EQ(TestRank::loading, 0);
+  EXPECT_EQ(load({}).message(), "");
+  EXPECT_EQ(step().message(), "");
 }
 
 // Its disk gives its part of the model later than the other's. The limit of steps is there again afterwards.

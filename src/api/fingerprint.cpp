@@ -118,8 +118,10 @@ uint64_t fingerprint(const Checkpoint& checkpoint, std::string_view more) {
   return add(weights.final_norm, add(weights.embed, hash));
 }
 
-uint64_t fingerprint(const Checkpoint& checkpoint, const std::string& dense, const std::string& moe_path) {
-  return fingerprint(checkpoint, dense + " " + moe_path);
+uint64_t fingerprint(const Checkpoint& checkpoint, const OpenOptions& o, int host_layers) {
+  const std::string batch =
+      o.batch_invariant ? fmt::format(" batch-invariant, {} layers on the host", host_layers) : "";
+  return fingerprint(checkpoint, o.dense + " " + o.moe_path + batch);
 }
 
 }  // namespace moesaic

@@ -60,7 +60,8 @@ TEST_P(OutlivingKv, OfRanksIsFoundByAsManyRanks) {
   EXPECT_EQ(model.stats().store.disk.damaged, 0u);
 }
 
-// Weights in other formats have other K and V, and another drafter has not.
+// Weights in other formats have other K and V, as have the kernels of batch_invariant, and another drafter
+// has not.
 TEST_P(OutlivingKv, OnlyTheSameModelFindsIt) {
   const TemporaryFolder folder;
   const int whole = slow() ? 32 : 96;
@@ -75,6 +76,11 @@ TEST_P(OutlivingKv, OnlyTheSameModelFindsIt) {
   {
     Model model = open(other);
     EXPECT_EQ(run(model, request).end.cached_tokens, 0);
+  }
+  other = kept_in(folder.path()), other.batch_invariant = true;
+  for (const int found : {0, whole}) {
+    Model model = open(other);
+    EXPECT_EQ(run(model, request).end.cached_tokens, found);
   }
   OpenOptions drafting = kept_in(folder.path());
   drafting.speculative = std::string("eagle3:") + kTiny + "-eagle3", drafting.draft_tokens = 3;

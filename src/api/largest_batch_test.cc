@@ -20,7 +20,8 @@ class FullGpu final : public IdleBackend {
  public:
   FullGpu(double free, const ModelConfig& config) : free_(free), config_(config) {}
   BackendCaps caps() const override {
-    return {.name = "full", .max_rows = kMostRows, .batch = 512, .cache_share = 0.9};
+    return {
+        .name = "full", .max_rows = kMostRows, .mixed_rows = kMixedRows, .batch = 512, .cache_share = 0.9};
   }
   DeviceInfo device() const override { return {.name = "cuda:0", .backend = "cuda"}; }
   double available_memory() const override { return free_; }
@@ -55,6 +56,7 @@ class FullGpu final : public IdleBackend {
   }
 
   static constexpr int32_t kToken = 7;
+  static constexpr int kMixedRows = 40;
   int most_wanted_ = 0, most_rows_ = 0, longest_ = 0;
   KvLayout layout_;
 
@@ -119,6 +121,19 @@ TEST_F(LargestBatch, FitsWithRowsForTheHost) {
   }
   run();
   EXPECT_GE(gpu_->most_wanted_, batch) << "no step had them all";
+}
+
+// Its device would rather have fewer rows in a step in which requests decode.
+TEST_F(LargestBatch, LeavesAPromptRowsBesideIt) {
+  open("none");
+  const int batch = plan_.info.max_batch;
+  ASSERT_GT(batch, FullGpu::kMixedRows);
+  EXPECT_EQ(plan_.info.mixed_rows, batch + kPageTokens);
+  for (int i = 0; i < batch - 1; ++i) submit(1, {.max_tokens = 20});
+  const auto last = submit(100, {.max_tokens = 1});
+  for (int steps = 0; steps < 8 && !last->done(); ++steps) ASSERT_TRUE(engine_->step().ok());
+  EXPECT_TRUE(last->done());
+  run();
 }
 
 TEST_F(LargestBatch, FitsWithPromptsThatAreShown) {

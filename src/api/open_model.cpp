@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kMostThreads = 1024;
 constexpr double kMostGib = 1 << 20;
-constexpr int kMostDraftRows = 448;  // where nothing else bounds a step's: 64 drafts of the longest
+constexpr int kMostDraftRows = 448;  // where nothing else bounds a step's: 28 drafts of the longest
 constexpr int64_t kMostKvTokens = int64_t{1} << 35;  // fewer than 2^31 pages
 
 Status named(const char* option, const Status& status) {
@@ -111,8 +111,12 @@ std::string share_words(double share) {
 // Chooses rows and sequences where nobody said how many, and says why.
 const char* choose_batch(EngineOptions& o, const Checkpoint& c, Backend& backend) {
   if (o.max_rows == 0) o.max_rows = backend.caps().max_rows, o.mixed_rows = backend.caps().mixed_rows;
-  if (o.max_batch > 0) return "asked for";
-  o.max_batch = fitting_batch({.max_rows = o.max_rows}, c.config, c.weights, backend);
+  const bool asked = o.max_batch > 0;
+  if (!asked) o.max_batch = fitting_batch({.max_rows = o.max_rows}, c.config, c.weights, backend);
+  // Where all places are taken, a prompt still goes on.
+  if (o.mixed_rows > 0)
+    o.mixed_rows = std::min(o.max_rows, std::max(o.mixed_rows, o.max_batch + kPageTokens));
+  if (asked) return "asked for";
   return o.max_batch == std::min(backend.caps().batch, o.max_rows) ? "as many as pay on this device"
                                                                    : "memory";
 }
@@ -246,7 +250,8 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   RETURN_IF_ERROR(fit_again(plan, checkpoint, *backend));
   plan.info.measured = backend->caps().measured;
   for (const std::string& line : describe(plan.info)) log(LogLevel::kInfo, line);
-  const uint64_t print = fingerprint(checkpoint, o.dense, o.moe_path);
+  const HostPlacement* const placement = backend->host_placement();
+  const uint64_t print = fingerprint(checkpoint, o, placement != nullptr ? placement->host_layers() : 0);
   if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
   ASSIGN_OR_RETURN(auto drafter, drafts->drafter(*backend, plan.options));
   ASSIGN_OR_RETURN(Engine engine,

@@ -87,7 +87,9 @@ Result<std::unique_ptr<KvStore>> KvStore::open(KvTiers tiers, Backend& backend, 
     return error(StatusCode::kUnsupported, "{}: its KV cache cannot be kept (--kv-host, --kv-disk)",
                  backend.caps().name);
   std::unique_ptr<KvStore> store(new KvStore(config, backend, layout));
-  RETURN_IF_ERROR(store->check_room(tiers.options));
+  // A host's KV cache was allocated, and takes its memory only when it is first written to.
+  const double promised = backend.device().backend == "cpu" ? kv_bytes(layout, config, backend) : 0;
+  RETURN_IF_ERROR(store->check_room(tiers.options, available_host_memory() - promised));
   store->least_patience_ = tiers.options.least_patience;
   store->names_ = KvNames(tiers.key, model_of(backend, config, layout, fingerprint));
   const auto add = [&](std::unique_ptr<KvTier> tier) {
@@ -103,7 +105,7 @@ Result<std::unique_ptr<KvStore>> KvStore::open(KvTiers tiers, Backend& backend, 
 }
 
 // A store that could not keep a conversation's end would keep nothing of use.
-Status KvStore::check_room(const KvStoreOptions& options) const {
+Status KvStore::check_room(const KvStoreOptions& options, double free) const {
   const uint64_t block = bytes_of(KvKind::kFull) + bytes_of(KvKind::kWindow);
   const bool on_disk = !options.folder.empty() && options.disk_bytes > 0;
   const auto check = [&](const char* option, uint64_t bytes) -> Status {
@@ -113,10 +115,9 @@ Status KvStore::check_room(const KvStoreOptions& options) const {
   };
   if (options.host_bytes > 0) RETURN_IF_ERROR(check("--kv-host", options.host_bytes));
   if (on_disk) RETURN_IF_ERROR(check("--kv-disk", options.disk_bytes));
-  const double free = available_host_memory();
   if (static_cast<double>(options.host_bytes) <= free) return {};
   return error(StatusCode::kOutOfMemory, "--kv-host: {:.1f} GiB are more than the {:.1f} GiB that are free",
-               static_cast<double>(options.host_bytes) / (1 << 30), free / (1 << 30));
+               static_cast<double>(options.host_bytes) / (1 << 30), std::max(0.0, free) / (1 << 30));
 }
 
 Status KvStore::start(Backend& backend, int readers) try {

@@ -125,7 +125,7 @@ class KvStore {
   };
 
   KvStore(const ModelConfig& config, const Backend& backend, const KvLayout& layout);
-  Status check_room(const KvStoreOptions& options) const;
+  Status check_room(const KvStoreOptions& options, double free) const;
   Status start(Backend& backend, int readers);
   size_t bytes_of(KvKind kind) const { return layers_of(kind).size() * page_bytes_; }
   const std::vector<int>& layers_of(KvKind kind) const { return layers_[static_cast<size_t>(kind)]; }

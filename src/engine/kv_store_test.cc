@@ -9,7 +9,9 @@
 
 #include "backend/idle_backend.h"
 #include "base/temporary_folder.h"
+#include "engine/kv_layout.h"
 #include "engine/late_backend.h"
+#include "engine/small_model_test.h"
 
 namespace moesaic {
 namespace {
@@ -430,6 +432,57 @@ TEST(StoreOptions, ThatCannotBeHonouredAreRefused) {
   EXPECT_NE(refusal(kSmall, {.host_bytes = uint64_t{1} << 60}).find("more than"), std::string::npos);
   const KvStoreOptions nowhere{.folder = folder.path() + "/a/b"};
   EXPECT_NE(KvTiers::open(nowhere).status().message().find("No such file"), std::string::npos);
+}
+
+// The tokens that an engine on this device finds of what is in the folder, of a prompt that stays there.
+int found_by(const std::string& device, const BackendOptions& options, const std::string& folder) {
+  const ModelConfig config = small_config(2);
+  const auto backend = create_backend(device, options).value();
+  EXPECT_TRUE(backend->load(config, make_random_model(config, {}), {}).ok());
+  Engine engine = Engine::create(*backend, config, {.context = 256, .max_rows = 64}).value();
+  auto tiers =
+      KvTiers::open({.folder = folder, .disk_bytes = kPlenty, .least_patience = std::chrono::minutes(1)});
+  EXPECT_EQ(engine.keep(std::move(tiers).value(), 1).message(), "");
+  std::vector<int32_t> prompt(100);
+  for (int32_t i = 0; i < 100; ++i) prompt[static_cast<size_t>(i)] = i * i % config.vocab;
+  const auto request = engine.submit(prompt, {.max_tokens = 2}, [](const SampledToken&) {}).value();
+  EXPECT_TRUE(engine.run_to_end().ok());
+  engine.store()->settle();
+  return static_cast<int>(engine.stats().store.fetched_tokens);
+}
+
+// Other instructions, or another rounding of K and V, leave other bits.
+TEST(Store, OnlyTheSameArithmeticFindsABlock) {
+  const TemporaryFolder folder;
+  for (const char* isa : {"amx", "amx_emulated", "avx512", "avx512vnni", "avx512bw", "avxvnni", "avx2",
+                          "bf16", "i8mm", "dotprod", "scalar"}) {
+    const BackendOptions options{.threads = 2, .max_rows = 64, .isa = isa};
+    if (!create_backend("cpu", options).ok()) continue;
+    EXPECT_EQ(found_by("cpu", options, folder.path()), 0) << isa;
+    EXPECT_EQ(found_by("cpu", options, folder.path()), 96) << isa;
+  }
+  for (const KvFormat kv : {KvFormat::kOwn, KvFormat::kBf16, KvFormat::kFp8}) {
+    const BackendOptions options{.kv = kv, .max_rows = 64};
+    EXPECT_EQ(found_by("reference", options, folder.path()), 0) << static_cast<int>(kv);
+    EXPECT_EQ(found_by("reference", options, folder.path()), 96) << static_cast<int>(kv);
+  }
+}
+
+// A CPU's KV cache has its memory promised, and takes it later.
+TEST(Store, HostMemoryIsCheckedBesideTheKvCache) {
+  const double free = available_host_memory();
+  for (const char* device : {"cpu", "cuda"}) {
+    LateBackend backend(false);
+    const ModelConfig config = Harness(false, kSmall).config;
+    ASSERT_TRUE(backend.load(config, {}, {}).ok());
+    backend.device_ = device;
+    const KvLayout layout = kv_layout(config, Engine::demand(config, kSmall).value()).value();
+    backend.token_bytes_ = 0.6 * free / kv_bytes(layout, config, backend);
+    Engine engine = Engine::create(backend, config, kSmall).value();
+    auto tiers = KvTiers::open({.host_bytes = static_cast<uint64_t>(0.6 * free)});
+    const Status kept = engine.keep(std::move(tiers).value(), 1);
+    EXPECT_EQ(kept.code(), device == std::string("cpu") ? StatusCode::kOutOfMemory : StatusCode::kOk);
+  }
 }
 
 }  // namespace

@@ -85,10 +85,10 @@ Status CpuBackend::alloc_kv(const KvLayout& layout) {
   return draft_head_.loaded() ? draft_head_.alloc_kv() : Status();
 }
 
-// K's integers may be shifted (Kernels::weight_offset): part of the format.
-std::string CpuBackend::kv_page_format() const {
-  return fmt::format("cpu int8+{} int16", kernels_.weight_offset);
-}
+// Instruction sets differ in the shift of K's integers (Kernels::weight_offset), and in the bits of BF16
+// products, attention and MXFP4's activations (docs/design/numerics.md). Saved states have 31 characters for
+// it, of up to 8 ranks.
+std::string CpuBackend::kv_page_format() const { return fmt::format("cpu int8 {}", kernels_.name); }
 
 size_t CpuBackend::kv_page_bytes() const {
   return static_cast<size_t>(kPageTokens * kv_token_bytes(config_));

@@ -29,7 +29,11 @@ class ReferenceBackend final : public Backend {
                                  const KvLayout& layout) override;
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
-  std::string kv_page_format() const override { return "reference f32"; }
+  // Says to what the numbers were rounded; in memory they are F32.
+  std::string kv_page_format() const override {
+    if (precision_.kv == KvFormat::kBf16) return "reference bf16";
+    return precision_.kv == KvFormat::kFp8 ? "reference fp8" : "reference f32";
+  }
   size_t kv_page_bytes() const override {
     return static_cast<size_t>(layout_.page_tokens * kv_token_bytes(config_));
   }

@@ -23,6 +23,9 @@ Status validate(const EngineOptions& o, const ModelConfig& config) {
   if (o.max_batch < 1) return invalid("{} sequences at a time: expected at least 1", o.max_batch);
   if (o.max_rows < o.max_batch)
     return invalid("steps of {} rows are too short for {} sequences at a time", o.max_rows, o.max_batch);
+  if (o.mixed_rows > 0 && o.mixed_rows < o.max_batch)
+    return invalid("steps of {} rows while requests decode are too short for {} sequences at a time",
+                   o.mixed_rows, o.max_batch);
   if (o.kv_tokens != 0 && o.kv_tokens < o.context)
     return invalid(
         "a KV cache of {} tokens is too small for a context of {}: enlarge it or shorten the context",
@@ -257,8 +260,8 @@ bool Engine::may_pick(const WantedRow& row) {
          r.held.empty() && !r.on_logits && !r.change_logits && r.sampler->ready();
 }
 
-// A row takes some 0.1 to 2 ms. A token that cannot be picked for lack of memory is picked again where it is
-// taken, and fails there.
+// A row takes some 0.1 to 2 ms. A token that cannot be picked for lack of memory ends its request: its logits
+// may have been changed already.
 Engine::Picked Engine::pick(std::span<const WantedRow> rows, std::span<float> logits) {
   constexpr int kMostThreads = 8;
   struct Part {
@@ -282,7 +285,7 @@ Engine::Picked Engine::pick(std::span<const WantedRow> rows, std::span<float> lo
     try {
       picked[part.row] = rows[part.row].request->sampler->pick(part.logits);
     } catch (const std::bad_alloc&) {
-      picked[part.row].reset();
+      picked[part.row] = Status(StatusCode::kOutOfMemory, "out of memory");
     }
   });
   return picked;
@@ -455,8 +458,13 @@ Status Engine::step() {
     running_ = {};
     held_.clear();
     scheduler_->fail_all(error(StatusCode::kInternal, "a step was ended by an exception"));
-    scheduler_->collect();
+    try {
+      scheduler_->collect();
+    } catch (...) {
+      // The cache's watcher threw as well, behind the rest; the first exception is the one to report.
+    }
     static_cast<void>(backend_->forget_steps());
+    update_stats();
     throw;
   }
 }

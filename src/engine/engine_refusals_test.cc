@@ -21,6 +21,7 @@ TEST_P(EngineRefusals, RefusesWhatItCannotServe) {
                                                            {.max_batch = -3},
                                                            {.max_rows = 0},
                                                            {.max_batch = 8, .max_rows = 7},
+                                                           {.max_batch = 8, .max_rows = 64, .mixed_rows = 7},
                                                            {.max_batch = 1 << 30, .max_rows = 1 << 30}}) {
     EXPECT_FALSE(Engine::create(*backend_, config_, o).ok());
   }

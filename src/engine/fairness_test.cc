@@ -196,5 +196,45 @@ TEST(Fairness, RandomClientsGetTheirShares) {
   EXPECT_GT(preemptions, 100u);
 }
 
+// A callback that throws ends everybody's requests, and loses none with its pages.
+TEST(Fairness, CallbacksThatThrowLeaveNothing) {
+  int thrown = 0;
+  for (uint32_t seed = 0; seed < 30 && !testing::Test::HasFailure(); ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](unsigned n) { return static_cast<int>(random() % n); };
+    Clients run(below(2) == 0, {.context = 300, .max_batch = 1 + below(4), .max_rows = 64, .kv_tokens = 400});
+    const auto throws = [&](unsigned of) {
+      if (below(of) == 0) throw std::runtime_error("a callback");
+    };
+    const auto step = [&] {
+      try {
+        ASSERT_EQ(run.engine.step().message(), "");
+        run.engine.scheduler().check();
+      } catch (const std::runtime_error&) {
+        ++thrown;
+      }
+    };
+    for (int i = 0; i < 40; ++i) {
+      auto r = run.engine.prepare(std::vector<int32_t>(1 + below(200), i), tokens(1 + below(40), i),
+                                  [](const SampledToken&) {});
+      ASSERT_TRUE(r.ok());
+      r.value()->client = std::string(1, static_cast<char>('a' + below(4)));
+      r.value()->on_begin = [&] { throws(10); };
+      r.value()->on_prompt = [&](int) { throws(30); };
+      run.requests.push_back(r.value());
+      run.engine.add(r.value());
+      for (int steps = below(5); steps > 0; --steps) step();
+    }
+    for (int steps = 0; !run.engine.idle(); ++steps) {
+      step();
+      ASSERT_LT(steps, 20000) << seed;
+    }
+    for (const auto& r : run.requests) EXPECT_TRUE(r->done()) << seed;
+    EXPECT_EQ(run.engine.scheduler().stats().full.used, 0) << seed;
+    EXPECT_EQ(run.engine.scheduler().stats().clients, 0) << seed;
+  }
+  EXPECT_GT(thrown, 30);
+}
+
 }  // namespace
 }  // namespace moesaic

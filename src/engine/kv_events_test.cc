@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <map>
 #include <numeric>
 #include <vector>
 
 #include "engine/kv_pages.h"
+#include "engine/late_backend.h"
 
 namespace moesaic {
 namespace {
@@ -75,6 +77,32 @@ TEST(KvEvents, AFollowerKnowsWhatIsCached) {
   pages.forget();
   EXPECT_EQ(follower.cleared, 1);
   EXPECT_EQ(pages.full_use().cached, 0);
+}
+
+// It must not throw. If it does, that ends a step and not the process, whichever event it is.
+TEST(KvEvents, AWatcherThatThrowsLeavesThePagesConsistent) {
+  std::array<int, 3> thrown{};
+  for (int at = 1; at < 60; ++at) {
+    Harness run(at % 2 == 0, {.context = 400, .max_batch = 2, .max_rows = 64, .kv_tokens = 400});
+    int events = 0;
+    run.engine.kv_state(1).pages->watch([&](const KvEvent& event) {
+      if (++events % at != 0) return;
+      ++thrown[static_cast<size_t>(event.kind)];
+      throw std::runtime_error("a watcher");
+    });
+    for (int i = 0; i < 6; ++i) run.submit(60 + 40 * i, {.max_tokens = 50});
+    for (int steps = 0; !run.engine.idle(); ++steps) {
+      try {
+        ASSERT_TRUE(run.engine.step().ok());
+      } catch (const std::runtime_error&) {
+      }
+      run.engine.scheduler().check();
+      ASSERT_LT(steps, 5000);
+    }
+    for (const auto& r : run.requests) EXPECT_TRUE(r->done());
+    EXPECT_EQ(run.engine.scheduler().stats().full.used, 0) << at;
+  }
+  for (const int of_kind : thrown) EXPECT_GT(of_kind, 0);
 }
 
 }  // namespace

@@ -44,23 +44,27 @@ void KvPages::insert(int32_t page, const Key& key) {
        .salt = key.parent < 0 ? key.salt : std::string()};
   std::ranges::copy(key.tokens, tokens_.begin() + int64_t{page} * layout_.page_tokens);
   index_.emplace(b.name.lo, page);
+}
+
+void KvPages::tell_stored(int32_t page, std::span<const int32_t> tokens) const {
   if (!watcher_) return;
-  const auto before = key.parent < 0 ? std::nullopt : std::optional(blocks_[key.parent].name.lo);
-  watcher_({.kind = KvEvent::Kind::kStored, .hash = b.name.lo, .parent = before, .tokens = key.tokens});
+  const Block& b = blocks_[page];
+  const auto before = b.parent < 0 ? std::nullopt : std::optional(blocks_[b.parent].name.lo);
+  watcher_({.kind = KvEvent::Kind::kStored, .hash = b.name.lo, .parent = before, .tokens = tokens});
 }
 
 void KvPages::remove(int32_t page) {
   Block& b = blocks_[page];
   const auto [begin, end] = index_.equal_range(b.name.lo);
   index_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == page; }));
-  if (watcher_) watcher_({.kind = KvEvent::Kind::kRemoved, .hash = b.name.lo});
   forget_in_store(KvKind::kFull, page);
   if (b.window >= 0) {
     forget_in_store(KvKind::kWindow, b.window);
     block_of_[b.window] = -1;
     windowed_.discard(b.window);  // who holds a block's window page holds its full page
   }
-  b = {};
+  const uint64_t hash = std::exchange(b, {}).name.lo;
+  if (watcher_) watcher_({.kind = KvEvent::Kind::kRemoved, .hash = hash});
 }
 
 // One window page for a cached block: its own, or else the table's.
@@ -78,7 +82,7 @@ void KvPages::share_window(int32_t full, int32_t& window) {
 
 void KvPages::cache_blocks(PageTable& table, std::span<const int32_t> tokens) {
   const int whole = static_cast<int>(tokens.size()) / layout_.page_tokens;
-  for (int& i = table.cached_blocks; i < whole; ++i) {
+  for (int& i = table.cached_blocks; i < whole;) {
     const int32_t parent = i > 0 ? table.full[i - 1] : -1;
     int32_t& page = table.full[i];
     const Key key{.parent = parent, .salt = table.salt, .tokens = tokens_of(tokens, i)};
@@ -89,6 +93,8 @@ void KvPages::cache_blocks(PageTable& table, std::span<const int32_t> tokens) {
       full_.give_back(std::exchange(page, known), PagePool::Worth::kNone);
     }
     share_window(page, table.window[i]);
+    ++i;
+    if (known < 0) tell_stored(page, key.tokens);
   }
 }
 
@@ -290,7 +296,12 @@ bool KvPages::at_fork(const PageTable& table, int block) const {
 
 int32_t KvPages::take_full() {
   const int32_t page = full_.take();
-  if (blocks_[page].cached) remove(page);
+  try {
+    if (blocks_[page].cached) remove(page);
+  } catch (...) {
+    full_.give_back(page, PagePool::Worth::kNone);
+    throw;
+  }
   return page;
 }
 

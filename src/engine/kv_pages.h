@@ -133,6 +133,8 @@ class KvPages {
   }
   void insert(int32_t page, const Key& key);
   void remove(int32_t page);
+  // The watcher is told when a change is complete, in case it throws.
+  void tell_stored(int32_t page, std::span<const int32_t> tokens) const;
   void share_window(int32_t full, int32_t& window);
   bool at_fork(const PageTable& table, int block) const;
   int32_t take_full();

@@ -28,7 +28,8 @@ class LateBackend final : public Backend {
  public:
   explicit LateBackend(bool samples) : samples_(samples) {}
   BackendCaps caps() const override { return {.name = "late"}; }
-  double kv_token_bytes(const ModelConfig&) const override { return 1; }
+  DeviceInfo device() const override { return host_device(device_); }
+  double kv_token_bytes(const ModelConfig&) const override { return token_bytes_; }
   std::vector<MemoryPart> memory(const ModelConfig&, const ModelWeights&, const KvLayout&) override {
     return {};
   }
@@ -125,6 +126,8 @@ class LateBackend final : public Backend {
   int32_t fixed_first_ = -1;
   size_t most_in_flight_ = 0;
   int begun_ = 0, fail_at_ = -1;
+  std::string device_ = "late";
+  double token_bytes_ = 1;
   std::function<void(const Batch&)> when_begun_;
   std::function<void()> when_read_, when_forgotten_;  // by a copier; by the engine
   bool edits_ = false;                                // before an engine is made of it

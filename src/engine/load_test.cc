@@ -375,6 +375,8 @@ TEST(Load, AStepThatThrowsLeavesNothingInTheCache) {
     run.backend.when_begun_ = [](const Batch&) { throw std::bad_alloc(); };
     EXPECT_THROW((void)run.engine.step(), std::bad_alloc);
     run.backend.when_begun_ = nullptr;
+    EXPECT_EQ(run.engine.stats().running + run.engine.stats().waiting, 0);
+    EXPECT_EQ(run.engine.stats().full.used, 0);
     ASSERT_TRUE(run.engine.run_to_end().ok());
     for (const auto& r : run.requests) EXPECT_EQ(r->finish, FinishReason::kError);
     run.engine.scheduler().check();
@@ -386,6 +388,27 @@ TEST(Load, AStepThatThrowsLeavesNothingInTheCache) {
     EXPECT_EQ(again.reused, 0);
     EXPECT_EQ(again.tokens, want.tokens);
   }
+}
+
+// Has no memory once, behind all changes of the logits.
+struct FullOverride final : TokenOverride {
+  int32_t instead_of(int32_t sampled) override {
+    if (std::exchange(fails, false)) throw std::bad_alloc();
+    return sampled;
+  }
+  void said(int32_t) override {}
+  int untouched() const override { return 0; }
+  bool fails = true;
+};
+
+// Its logits have their penalties already, and would get them a second time.
+TEST(Load, ATokenWithoutMemoryIsNotPickedAgain) {
+  Harness run(false, {.context = 100, .max_batch = 2, .parallel_logits = 1});
+  for (int i = 0; i < 2; ++i) run.submit(10, {.frequency_penalty = 0.5, .max_tokens = 20});
+  run.requests[1]->sampler->follow(std::make_unique<FullOverride>());
+  ASSERT_TRUE(run.engine.run_to_end().ok());
+  EXPECT_EQ(run.received[0].size(), 20u);
+  EXPECT_EQ(run.requests[1]->error.code(), StatusCode::kOutOfMemory);
 }
 
 // A request may ask for the impossible: that says nothing about the pages.

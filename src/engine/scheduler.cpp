@@ -475,8 +475,8 @@ void Scheduler::collect() {
   });
   waiting_.erase_if([&](const auto& r) { return ended(*r); });
   if (!std::exchange(doubtful_, false)) return;
-  pages_.forget();
   for (const auto& r : running_) r->pages.cached_blocks = 0;
+  pages_.forget();
 }
 
 EngineStats Scheduler::stats() const {

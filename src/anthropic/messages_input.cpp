@@ -36,6 +36,18 @@ Status unreadable(const std::string& type) {
       type.substr(0, 40));
 }
 
+// A call that a server answered by itself, or its result: server_tool_use, web_search_tool_result, ...
+bool is_of_server(const std::string& type) {
+  return type == "server_tool_use" || type == "mcp_tool_use" ||
+         (type.ends_with("_tool_result") && type != "_tool_result");
+}
+
+// The message, the last of its conversation, ends with such a block: a new message follows it.
+bool ends_with_server(const Json& message) {
+  const Json& content = member(message, "content");
+  return content.is_array() && !content.empty() && is_of_server(string_or(content.back(), "type", ""));
+}
+
 bool is_text_document(const Json& block) {
   const std::string source = string_or(member(block, "source"), "type", "");
   return string_or(block, "type", "") == "document" && (source == "text" || source == "content");
@@ -67,6 +79,29 @@ Result<std::string> document_text(const Json& block) {
     if (!said.empty()) text += fmt::format("<{0}>{1}</{0}>\n", name, said);
   }
   return text + source + "\n</document>";
+}
+
+// With notes for what the model cannot read, and without what only the server that made it can.
+Json readable(const Json& value) {
+  if (const std::string_view medium = text::medium_of(value); !medium.empty() && !is_text_document(value))
+    return text::omitted(medium);
+  if (!value.is_structured()) return value;
+  Json all = value.is_array() ? Json::array() : Json::object();
+  for (const auto& [key, one] : value.items()) {
+    if (value.is_array()) {
+      all.push_back(readable(one));
+    } else if (!key.starts_with("encrypted_")) {
+      all[key] = readable(one);
+    }
+  }
+  return all;
+}
+
+// A line about a block that is_of_server().
+std::string line_of(const Json& block) {
+  Json said = readable(block);
+  for (const char* unsaid : {"type", "id", "tool_use_id", "caller", "cache_control"}) said.erase(unsaid);
+  return fmt::format("[{}: {}]", string_or(block, "type", ""), openai::dump(said));
 }
 
 // The text of a tool's result. A part that the model cannot read is named in its place.
@@ -135,6 +170,7 @@ class MessageReader {
     if (type == "thinking" && assistant) return add_thinking(string_or(block, "thinking", ""));
     if (type == "redacted_thinking" && assistant) return {};  // only who made it can read it
     if (type == "tool_use" && assistant) return add_call(block);
+    if (is_of_server(type) && assistant) return add_line(line_of(block));
     return unreadable(type);
   }
   Status add_text(const std::string& text) {
@@ -152,6 +188,11 @@ class MessageReader {
     if (!input.is_null() && !input.is_object()) return invalid("a tool_use's input is not an object");
     return builder_.add_call(string_or(block, "id", ""), string_or(block, "name", ""),
                              input.is_null() ? "{}" : text::compact_json(input));
+  }
+  Status add_line(std::string line) {
+    RETURN_IF_ERROR(flush("commentary"));
+    text_ = std::move(line);
+    return flush("commentary");
   }
   Status add_result(const Json& block) {
     RETURN_IF_ERROR(flush(""));
@@ -213,7 +254,7 @@ Result<Conversation> read_messages(const Json& messages, Conversation conversati
     if (const Status status = add_message(messages[i], i == question, builder); !status.ok())
       return invalid("{}: message {}: {}", kName, i, status.message());
   }
-  if (!continues) return conversation;
+  if (!continues || ends_with_server(messages.back())) return conversation;
   if (!conversation.messages.empty() && !conversation.messages.back().recipient.empty())
     return invalid("{}: the last one calls a tool, and no tool_result follows", kName);
   leave_open_if_assistant(conversation);

@@ -5,6 +5,7 @@
 #include "anthropic/error.h"
 #include "anthropic/field_table.h"
 #include "anthropic/messages_cases.h"
+#include "openai/call_cases.h"
 #include "openai/field_rows.h"
 
 namespace moesaic::anthropic {
@@ -81,6 +82,19 @@ TEST(Messages, ToolChoice) {
       "tool_choice");
   EXPECT_EQ(error_of(ask(kHi, R"("tools": [{"type": "web_search_20250305", "name": "web_search"}])")).param,
             "tools");
+}
+
+TEST(Messages, AToolThatNamesNoInputTakesNone) {
+  for (const char* none : {"{}", R"({"type": "object", "properties": {}})", R"({"type": "object"})"}) {
+    for (const char* choice : {R"({"type": "any"})", R"({"type": "tool", "name": "get_time"})"}) {
+      const openai::PreparedRequest made = prepared(
+          ask(kHi, fmt::format(R"("tools": [{{"name": "get_time", "input_schema": {}}}], "tool_choice": {})",
+                               none, choice)));
+      EXPECT_TRUE(openai::takes_call(made, "get_time", "{}")) << none;
+      EXPECT_FALSE(openai::takes_call(made, "get_time", R"({"city": "Paris"})")) << none;
+      EXPECT_FALSE(openai::takes_call(made, "get_time", "5")) << none;
+    }
+  }
 }
 
 TEST(Messages, ThinkingIsAnEffort) {
@@ -189,6 +203,49 @@ TEST(Messages, ImagesOfAHistoryBecomeNotes) {
                     "name": "f", "input": {}}]}, {"role": "user", "content": [{"type": "tool_result",
                     "tool_use_id": "c", "content": "4"}]}])")),
                        "[image omitted"));
+}
+
+// Claude's servers run some tools by themselves; what they did is in the history of a client that moved here.
+TEST(Messages, WhatAServerDidBecomesCommentary) {
+  const std::string answer =
+      R"({"role": "assistant", "content": [{"type": "text", "text": "Let me look."},
+          {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "tiles"}},
+          {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"type":
+           "web_search_result", "title": "Zellige", "url": "https://a.b", "encrypted_content": "AA=="}]},
+          {"type": "text", "text": "Clay.", "citations": [{"encrypted_index": "AA=="}]}]})";
+  const std::string user = R"({"role": "user", "content": "go"})";
+  const std::string prompt = prompt_of(ask("[" + user + "," + answer + "," + user + "]"));
+  for (
+      const char* told :
+      {"<|channel|>commentary<|message|>Let me look.<|end|>",
+       R"(<|channel|>commentary<|message|>[server_tool_use: {"name":"web_search","input":{"query":"tiles"}}]<|end|>)",
+       R"(<|message|>[web_search_tool_result: {"content":[{"type":"web_search_result","title":"Zellige","url":"https://a.b"}]}]<|end|>)",
+       "<|channel|>final<|message|>Clay.<|end|>"})
+    EXPECT_TRUE(contains(prompt, told)) << prompt;
+  const auto with = [&](const std::string& block) {
+    return ask("[" + user + R"(,{"role": "assistant", "content": [)" + block + "]}," + user + "]");
+  };
+  for (const char* block :
+       {R"({"type": "mcp_tool_use", "id": "t", "name": "f", "server_name": "s", "input": {}})",
+        R"({"type": "mcp_tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "a"}]})",
+        R"({"type": "code_execution_tool_result", "tool_use_id": "t", "content": {"stdout": "a"}})",
+        R"({"type": "web_fetch_tool_result", "tool_use_id": "t", "content": {"type": "web_fetch_result",
+            "content": {"type": "document", "source": {"type": "base64", "data": "AA=="}}}})"}) {
+    const std::string told = prompt_of(with(block));
+    EXPECT_TRUE(contains(told, "commentary<|message|>[")) << told;
+    EXPECT_FALSE(contains(told, "AA==")) << told;
+  }
+  EXPECT_TRUE(contains(prompt_of(with(R"({"type": "web_fetch_tool_result", "content": {"type": "document",
+      "source": {"type": "text", "data": "Sea"}}})")),
+                       "Sea"));
+  EXPECT_EQ(error_of(with(R"({"type": "tool_result", "tool_use_id": "t"})")).param, "messages");
+  EXPECT_EQ(error_of(ask(R"([{"role": "user", "content": [{"type": "server_tool_use", "id": "t"}]}])")).param,
+            "messages");
+  // An answer of its own begins behind what the server did last.
+  EXPECT_TRUE(
+      prompt_of(ask("[" + user + R"(,{"role": "assistant", "content": [{"type": "server_tool_use", "id": "t",
+      "name": "f", "input": {}}]}])"))
+          .ends_with("<|end|><|start|>assistant"));
 }
 
 TEST(Messages, DocumentsOfTextAreRead) {

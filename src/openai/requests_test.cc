@@ -1,6 +1,7 @@
 // Requests of many clients and the generations that they become: numbers, limits, efforts, forms and tools.
 #include <fmt/format.h>
 
+#include "openai/call_cases.h"
 #include "openai/request_cases.h"
 #include "openai/sse.h"
 #include "openai/token_requests.h"
@@ -141,6 +142,48 @@ TEST(Requests, AFormThatARequiredCallWouldDropIsRefused) {
     const std::string format = R"(, "response_format": {"type": "json_object"})";
     EXPECT_EQ(prepared_of(chat(fmt::format("{}{}{}", tools, choice, format))).requests.size(), 1u);
   }
+}
+
+// MCP servers and pydantic write a function of no arguments with empty properties.
+TEST(Requests, AFunctionThatNamesNoArgumentsTakesNone) {
+  const auto asked = [](const std::string& parameters) {
+    const std::string function = R"("name": "f", "parameters": )" + parameters;
+    const std::string in_chat = R"("tools": [{"type": "function", "function": {)" + function;
+    std::vector<PreparedRequest> all;
+    all.push_back(prepared_of(chat(in_chat + R"(}}], "tool_choice": "required")")));
+    all.push_back(prepared_of(chat(in_chat + R"(, "strict": true}}])")));
+    all.push_back(prepared_of(
+        response(R"("tools": [{"type": "function", )" + function + R"(}], "tool_choice": "required")")));
+    return all;
+  };
+  for (const char* none :
+       {R"({"type": "object", "properties": {}})", "null", "{}", R"({"type": "object"})",
+        R"({"properties": null})",
+        R"({"type": ["object", "null"], "title": "Args", "required": [], "patternProperties": {}})"}) {
+    for (const PreparedRequest& made : asked(none)) {
+      EXPECT_TRUE(takes_call(made, "f", "{}")) << none;
+      for (const char* other : {R"({"city": "Paris"})", "5", "null", "[]"})
+        EXPECT_FALSE(takes_call(made, "f", other)) << none << " " << other;
+    }
+  }
+  for (const char* some :
+       {R"({"type": "object", "properties": {}, "additionalProperties": true})",
+        R"({"patternProperties": {"^c": {}}})", R"({"required": ["city"]})", R"({"minProperties": 1})",
+        R"({"anyOf": [{"properties": {"city": {}}}, {"type": "string"}]})",
+        R"({"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"city": {"type": "string"}}}}})",
+        R"({"type": ["object", "null"], "properties": {"city": {}}})",
+        R"({"type": "object", "nullable": true, "properties": {"city": {}}})",
+        R"({"allOf": [{"properties": {"city": {}}}]})"}) {
+    for (const PreparedRequest& made : asked(some)) {
+      EXPECT_TRUE(takes_call(made, "f", R"({"city": "Paris"})")) << some;
+      for (const char* other : {"5", "null", "[]", "\"a\""})
+        EXPECT_FALSE(takes_call(made, "f", other)) << some << " " << other;
+    }
+  }
+  EXPECT_EQ(error_of(chat(R"("tools": [{"type": "function", "function": {"name": "f", "strict": true,
+                                      "parameters": {"type": "array"}}}])"))
+                .param,
+            "tools");
 }
 
 TEST(Requests, WaysToSetTheEffort) {

@@ -17,6 +17,7 @@ namespace moesaic::openai {
 namespace {
 
 constexpr const char *kFolder = "moesaic-responses", *kOption = "--stored-responses", *kPrefix = "resp_";
+constexpr const char* kOutputs = "outputs";
 constexpr size_t kMostId = 64, kMostWaiting = 64 << 20;
 
 bool is_id(const std::string& name) {
@@ -40,7 +41,22 @@ constexpr std::array<Member, 4> kMembers{{{"owner", &StoredResponse::owner},
 std::string text_of(const StoredResponse& stored) {
   Json json;
   for (const Member& m : kMembers) json[m.name] = stored.*m.value;
+  for (const StoredItem& item : stored.outputs)
+    json[kOutputs].push_back(Json::array({item.id, item.begin, item.size}));
   return dump(json);
+}
+
+// False for those of another version.
+bool read_outputs(const Json& outputs, StoredResponse& stored) {
+  for (const Json& one : outputs) {
+    if (!one.is_array() || one.size() != 3 || !one[0].is_string() || !one[1].is_number_unsigned() ||
+        !one[2].is_number_unsigned())
+      return false;
+    const StoredItem item{one[0].get<std::string>(), one[1].get<size_t>(), one[2].get<size_t>()};
+    if (item.begin > stored.items.size() || item.size > stored.items.size() - item.begin) return false;
+    stored.outputs.push_back(item);
+  }
+  return true;
 }
 
 // Nothing for the text of another version.
@@ -52,10 +68,18 @@ std::optional<StoredResponse> stored_of(const std::string& text) {
     if (at == json.end() || !at->is_string()) return {};
     stored.*m.value = at->get<std::string>();
   }
+  if (!read_outputs(text::member(json, kOutputs), stored)) return {};
   return stored;
 }
 
 }  // namespace
+
+// An output's id is also in the store's index.
+size_t StoredResponse::bytes() const {
+  size_t bytes = owner.size() + holder.size() + response.size() + items.size();
+  for (const StoredItem& item : outputs) bytes += 2 * (sizeof item + item.id.size());
+  return bytes;
+}
 
 Result<std::unique_ptr<ResponseFolder>> ResponseFolder::open(const std::string& folder) {
   ASSIGN_OR_RETURN(PrivateFolder files, PrivateFolder::open(folder, kFolder, kOption));

@@ -2,7 +2,7 @@
 // writes and removes them, so that no request waits for the disk.
 //
 // A file: SipHash, with the folder's key, of its name and its text; then the text, a JSON object of the
-// members of StoredResponse.
+// members of StoredResponse. Its outputs, [id, begin, size] each, may be absent.
 #pragma once
 
 #include <condition_variable>
@@ -12,17 +12,25 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/private_folder.h"
 
 namespace moesaic::openai {
+
+// An output item, by the id that its client knows, and its place in StoredResponse::items.
+struct StoredItem {
+  std::string id;
+  size_t begin = 0, size = 0;  // bytes
+};
 
 struct StoredResponse {
   std::string owner;     // who made it: nobody else finds it
   std::string holder;    // in whose share it is
   std::string response;  // JSON
   std::string items;     // JSON array: the input that led to it, and its output
-  size_t bytes() const { return owner.size() + holder.size() + response.size() + items.size(); }
+  std::vector<StoredItem> outputs = {};
+  size_t bytes() const;
 };
 
 class ResponseFolder {

@@ -49,6 +49,21 @@ TEST_F(ResponseFolderTest, AStoreGoesOnAfterARestart) {
   EXPECT_FALSE(start()->find("resp_1", "me"));
 }
 
+TEST_F(ResponseFolderTest, ItemsAreFoundAfterARestart) {
+  StoredResponse made = stored("me");
+  made.items = R"(["a", {"id": "msg_1"}])";
+  made.outputs = {{.id = "msg_1", .begin = 6, .size = 15}};
+  start()->keep("resp_1", made);
+  auto store = start();
+  const auto found = store->find_item("msg_1", "me");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->json, R"({"id": "msg_1"})");
+  EXPECT_FALSE(store->find_item("msg_1", "you"));
+  EXPECT_FALSE(store->find_item("msg_2", "me"));
+  EXPECT_TRUE(store->erase("resp_1", "me"));
+  EXPECT_FALSE(store->find_item("msg_1", "me"));
+}
+
 // In the same order: the oldest go first, also from the disk.
 TEST_F(ResponseFolderTest, TheBoundsHoldOnTheDiskToo) {
   {

@@ -27,6 +27,10 @@ void ResponseStore::forget(Entries::iterator entry) {
   bytes_ -= entry->bytes();
   at->second.bytes -= entry->bytes();
   by_id_.erase(entry->id);
+  for (const StoredItem& item : entry->stored->outputs) {
+    const auto place = by_item_.find(item.id);
+    if (place != by_item_.end() && place->second.entry == entry) by_item_.erase(place);
+  }
   at->second.entries.erase(entry);
   if (at->second.entries.empty()) shares_.erase(at);
 }
@@ -45,7 +49,9 @@ bool ResponseStore::insert(const std::string& id, const std::shared_ptr<const St
   const size_t bytes = entry.bytes();
   if (most_ == 0 || bytes > largest() || by_id_.contains(id)) return false;
   Share& share = shares_[stored->holder];
-  by_id_.emplace(id, share.entries.insert(share.entries.end(), std::move(entry)));
+  const auto at = share.entries.insert(share.entries.end(), std::move(entry));
+  by_id_.emplace(id, at);
+  for (size_t i = 0; i < stored->outputs.size(); ++i) by_item_.emplace(stored->outputs[i].id, Place{at, i});
   share.bytes += bytes;
   bytes_ += bytes;
   while (by_id_.size() > most_ || bytes_ > most_bytes_) forget_one();
@@ -65,6 +71,16 @@ std::shared_ptr<const StoredResponse> ResponseStore::find(const std::string& id,
   const auto at = by_id_.find(id);
   if (at == by_id_.end() || at->second->stored->owner != digest(owner)) return {};
   return at->second->stored;
+}
+
+std::optional<FoundItem> ResponseStore::find_item(const std::string& item, const std::string& owner) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = by_item_.find(item);
+  if (at == by_item_.end()) return {};
+  const auto& stored = at->second.entry->stored;
+  if (stored->owner != digest(owner)) return {};
+  const StoredItem& output = stored->outputs[at->second.output];
+  return FoundItem{.of = stored, .json = std::string_view(stored->items).substr(output.begin, output.size)};
 }
 
 bool ResponseStore::erase(const std::string& id, const std::string& owner) {

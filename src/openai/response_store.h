@@ -1,18 +1,26 @@
-// Responses that are kept for previous_response_id and GET /v1/responses/{id}: in memory, and in a folder if
-// there is one.
+// Responses that are kept for previous_response_id, item_reference and GET /v1/responses/{id}: in memory, and
+// in a folder if there is one.
 #pragma once
 
 #include <cstddef>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "base/siphash.h"
 #include "openai/response_folder.h"
 
 namespace moesaic::openai {
+
+// An output item of a stored response.
+struct FoundItem {
+  std::shared_ptr<const StoredResponse> of;
+  std::string_view json;  // lies in it
+};
 
 // Too many responses, or too many bytes, make the oldest of the largest share go.
 // Thread-safe.
@@ -30,6 +38,7 @@ class ResponseStore {
   // Nothing where it is larger.
   void keep(const std::string& id, StoredResponse stored);
   std::shared_ptr<const StoredResponse> find(const std::string& id, const std::string& owner) const;
+  std::optional<FoundItem> find_item(const std::string& item, const std::string& owner) const;
   // False: there is no such one.
   bool erase(const std::string& id, const std::string& owner);
   size_t size() const;
@@ -61,6 +70,11 @@ class ResponseStore {
   mutable std::mutex mutex_;
   std::unordered_map<std::string, Share> shares_;  // by holder, none empty
   std::unordered_map<std::string, Entries::iterator> by_id_;
+  struct Place {
+    Entries::iterator entry;
+    size_t output = 0;  // index in StoredResponse::outputs
+  };
+  std::unordered_map<std::string, Place> by_item_;  // by the id of an output
   size_t bytes_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// previous_response_id: what is stored, for whom, and how much of it.
+// previous_response_id and item_reference: what is stored, for whom, and how much of it.
 #include "openai/response_store.h"
 
 #include <gtest/gtest.h>
@@ -108,6 +108,100 @@ TEST(ResponseStore, ErrorsCountTheRequestsOwnItems) {
                                   storing(store)));
     EXPECT_TRUE(error.message.starts_with("input: item 1: ")) << error.message;
   }
+}
+
+// A thought, a call and "Blue." as the answer to a request; the output items.
+Json whole_answer(const Service& with, const std::string& body) {
+  PreparedRequest prepared = prepared_of(prepare_response(body, with));
+  for (const TextPiece& piece :
+       {TextPiece{.channel = "analysis", .text = "Sky \u00fc.", .begins = true},
+        {.channel = "commentary", .text = "Blue.", .begins = true},
+        {.channel = "commentary", .recipient = "functions.f", .text = "{}", .begins = true}})
+    prepared.answer->add({.pieces = {piece}}, nullptr);
+  prepared.answer->add({.end = Outcome{.finish = FinishReason::kStop}}, nullptr);
+  return Json::parse(prepared.answer->whole());
+}
+
+constexpr const char* kAskBlue =
+    R"({"input": "Which colour?", "tools": [{"type": "function", "name": "f"}]})";
+
+Json reference_to(const Json& item) { return {{"type", "item_reference"}, {"id", item["id"]}}; }
+
+// A client may name the items of earlier answers, as @ai-sdk/openai does with its second turn.
+TEST(ResponseStore, ItemsStandForTheirReferences) {
+  ResponseStore store(10, 1'000'000);
+  const Service with = storing(store);
+  const Json answer = whole_answer(with, kAskBlue), &output = answer["output"];
+  ASSERT_EQ(output.size(), 3u);
+  const Json asked = {{"role", "user"}, {"content", "Which colour?"}},
+             result = {{"type", "function_call_output"}, {"call_id", output[2]["call_id"]}, {"output", "4"}};
+  Json named = Json::array({asked}), whole = named;
+  for (const Json& item : output) {
+    named.push_back(reference_to(item));
+    whole.push_back(item);
+  }
+  named[1].erase("type");
+  for (Json* items : {&named, &whole}) items->push_back(result);
+  const auto body = [](const Json& items, const Json& more = Json::object()) {
+    Json all = {{"input", items}};
+    all.update(more);
+    return dump(all);
+  };
+  const std::string want = prompt_of(prepare_response(body(whole), service()));
+  EXPECT_NE(want.find("Sky"), std::string::npos);
+  EXPECT_EQ(prompt_of(prepare_response(body(named), with)), want);
+  const auto counted = [&](const Json& items) {
+    return std::get<TokenAnswer>(count_input(body(items), with)).json;
+  };
+  EXPECT_EQ(counted(named), counted(whole));
+  // They may come behind a previous response, and are themselves stored whole.
+  named.erase(named.begin()), whole.erase(whole.begin());
+  Service quick = with;
+  quick.most_stored = 400;
+  const Json more = {{"previous_response_id", answer["id"]}};
+  EXPECT_EQ(prompt_of(prepare_response(body(named, more), with)),
+            prompt_of(prepare_response(body(whole, more), with)));
+  EXPECT_GT(error_of(prepare_response(body(named), quick)).needs_bytes, 400u);
+  EXPECT_GT(error_of(prepare_response(body(named, more), quick)).needs_bytes,
+            error_of(prepare_response(body(named), quick)).needs_bytes);
+  const std::string second = answered(with, body(named));
+  EXPECT_EQ(store.find(second, "me")->items.find("item_reference"), std::string::npos);
+}
+
+TEST(ResponseStore, OnlyStoredItemsOfTheirOwnerAreReferredTo) {
+  ResponseStore store(1, 1'000'000);
+  const Service with = storing(store);
+  const Json answer = whole_answer(with, kAskBlue);
+  const std::string id = answer["output"][1]["id"];
+  const std::string body =
+      R"({"input": [{"role": "user", "content": "a"}, {"type": "item_reference", "id": ")" + id + R"("}]})";
+  EXPECT_FALSE(prompt_of(prepare_response(body, with)).empty());
+  const auto refused = [&](const Service& by) {
+    const ApiError error = error_of(prepare_response(body, by));
+    EXPECT_EQ(error.param, "input");
+    EXPECT_TRUE(error.message.starts_with("input: item 1: ")) << error.message;
+    EXPECT_NE(error.message.find(id), std::string::npos) << error.message;
+    EXPECT_NE(error.message.find("send the item itself"), std::string::npos) << error.message;
+  };
+  refused(storing(store, "you"));
+  refused(service());
+  answered(with, R"({"input": "hi"})");  // there is room for one
+  refused(with);
+  EXPECT_TRUE(store.erase(whole_answer(with, kAskBlue)["id"], "me"));
+  EXPECT_EQ(store.bytes(), 0u);
+}
+
+// Many references to one long item are little text.
+TEST(ResponseStore, ReferencesAreBounded) {
+  ResponseStore store(10, 16 * 40'000);
+  const Service with = storing(store);
+  const Json answer = whole_answer(with, kAskBlue);
+  Json items = Json::array();
+  for (int i = 0; i < 10'000; ++i) items.push_back(reference_to(answer["output"][1]));
+  const ApiError error = error_of(prepare_response(dump({{"input", items}}), with));
+  EXPECT_EQ(error.param, "input");
+  EXPECT_NE(error.message.find("more than 40000 bytes"), std::string::npos) << error.message;
+  EXPECT_EQ(error.needs_bytes, 0u);
 }
 
 // A small request may ask for much: what it takes is known before it is read.

@@ -200,12 +200,19 @@ void ResponsesAnswer::keep(const Json& complete) {
   if (options_.store == nullptr) return;
   std::string items = std::exchange(options_.input, {});
   items.pop_back();
-  for (const Json& item : complete["output"]) items += (items.size() > 1 ? "," : "") + dump(item);
+  std::vector<StoredItem> outputs;
+  for (const Json& item : complete["output"]) {
+    if (items.size() > 1) items += ',';
+    const std::string text = dump(item);
+    outputs.push_back({.id = item.value("id", ""), .begin = items.size(), .size = text.size()});
+    items += text;
+  }
   items += ']';
   options_.store->keep(id_, {.owner = options_.owner,
                              .holder = options_.holder,
                              .response = dump(complete),
-                             .items = std::move(items)});
+                             .items = std::move(items),
+                             .outputs = std::move(outputs)});
 }
 
 void ResponsesAnswer::fail(const ApiError& error, std::string& sse) {

@@ -213,12 +213,6 @@ class InputReader {
   Status status_;
 };
 
-// An item_reference may leave its type out.
-bool is_reference(const Json& item) {
-  return string_or(item, "type", "item_reference") == "item_reference" && item.is_object() &&
-         item.contains("id") && !item.contains("role");
-}
-
 // first: the first item of the request itself; those before it are of previous responses.
 std::string place_of(size_t index, size_t first) {
   return index < first ? fmt::format("stored item {}", index) : fmt::format("item {}", index - first);
@@ -229,9 +223,10 @@ std::string why_not(const Json& item, const std::string& place) {
   const std::string type = string_or(item, "type", "?").substr(0, 40);
   if (is_reference(item))
     return fmt::format(
-        "{}: single items are not stored, so that an item_reference refers to nothing: send the "
-        "item itself",
-        place);
+        "{}: item_reference: no item with id '{}' is stored, or it is stored no longer: send the item "
+        "itself, "
+        "as clients do with store false",
+        place, string_or(item, "id", "").substr(0, 80));
   return fmt::format(
       "{}: '{}' is no kind of item that is known here; messages, reasoning, calls and "
       "their outputs are",
@@ -239,6 +234,11 @@ std::string why_not(const Json& item, const std::string& place) {
 }
 
 }  // namespace
+
+bool is_reference(const Json& item) {
+  return string_or(item, "type", "item_reference") == "item_reference" && item.is_object() &&
+         item.contains("id") && !item.contains("role");
+}
 
 Result<Conversation> read_input(Fields& fields, const Tools& tools, size_t first, Conversation conversation) {
   const Json* input = fields.find("input");

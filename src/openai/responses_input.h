@@ -12,6 +12,10 @@ namespace moesaic::openai {
 // docs/user/server.md has the list. Others are refused by index, which counts from the item `first` on: those
 // before it are of previous responses. Fails on messages that the conversation cannot have; without meaning
 // where fields refuse.
+// A reference to a stored item is refused too: before this, responses_request.cpp puts items in their places.
 Result<Conversation> read_input(Fields& fields, const Tools& tools, size_t first, Conversation conversation);
+
+// An item_reference, which may leave its type out.
+bool is_reference(const Json& item);
 
 }  // namespace moesaic::openai

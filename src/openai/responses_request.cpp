@@ -86,8 +86,14 @@ Json items_of(const Json& root) {
   return Json::array({{{"type", "message"}, {"role", "user"}, {"content", *input}}});
 }
 
-// Puts the items that led to the previous response, and its own, before the input: `first` of them.
-Refusal add_previous(Json& root, size_t& first, const Service& service) {
+// The stored part of a request's input.
+struct StoredInput {
+  std::shared_ptr<const StoredResponse> previous;  // null: none
+  std::vector<std::optional<FoundItem>> items;     // for each item of the input that is an item_reference
+};
+
+// The items that led to the previous response, and its own, come before the input.
+Refusal find_previous(const Json& root, const Service& service, StoredInput& found) {
   const auto given = root.find("previous_response_id");
   if (given == root.end() || given->is_null() || *given == Json("")) return {};
   const auto refused = [](std::string message, const char* code) {
@@ -98,18 +104,54 @@ Refusal add_previous(Json& root, size_t& first, const Service& service) {
     return refused("previous_response_id: nothing is stored here: send the conversation's items as input",
                    "");
   const std::string id = given->get<std::string>();
-  const auto stored = service.responses->find(id, service.client);
-  if (!stored)
+  found.previous = service.responses->find(id, service.client);
+  if (!found.previous)
     return refused(
         fmt::format("Previous response with id '{}' not found: it was not stored, or is stored no longer.",
                     id.substr(0, 80)),
         "previous_response_not_found");
-  if (stored->items.size() > service.most_stored) return ApiError{.needs_bytes = stored->items.size()};
-  Json items = Json::parse(stored->items);
-  Json more = items_of(root);
-  if (!more.is_array()) return {};  // refused as any other wrong input
+  return {};
+}
+
+// Finds the items that stand in the input as references; those that are not stored are refused when it is
+// read. One may be named many times, so the sum of their bytes is bounded.
+Refusal find_references(const Json& root, const Service& service, StoredInput& found) {
+  const Json& input = text::member(root, "input");
+  if (!input.is_array() || service.responses == nullptr) return {};
+  size_t bytes = 0;
+  for (size_t i = 0; i < input.size(); ++i) {
+    if (!is_reference(input[i])) continue;
+    const auto item = service.responses->find_item(text::string_or(input[i], "id", ""), service.client);
+    if (!item) continue;
+    bytes += item->json.size();
+    if (bytes > service.responses->largest())
+      return ApiError{.message = fmt::format("input: item {}: the items that item_references name have more "
+                                             "than {} bytes: send fewer of them",
+                                             i, service.responses->largest()),
+                      .param = "input"};
+    found.items.resize(input.size());
+    found.items[i] = item;
+  }
+  return {};
+}
+
+// Puts what the input refers to into it; `first` items then come before the request's own.
+Refusal add_stored(Json& root, size_t& first, const Service& service) {
+  StoredInput found;
+  if (Refusal refusal = find_previous(root, service, found)) return refusal;
+  if (Refusal refusal = find_references(root, service, found)) return refusal;
+  size_t bytes = found.previous ? found.previous->items.size() : 0;
+  for (const auto& item : found.items) bytes += item ? item->json.size() : 0;
+  if (bytes == 0) return {};
+  if (bytes > service.most_stored) return ApiError{.needs_bytes = bytes};
+  Json own = items_of(root);
+  if (!own.is_array()) return {};  // refused as any other wrong input
+  Json items = found.previous ? Json::parse(found.previous->items) : Json::array();
   first = items.size();
-  for (Json& item : more) items.push_back(std::move(item));
+  for (size_t i = 0; i < own.size(); ++i) {
+    const bool stored = i < found.items.size() && found.items[i];
+    items.push_back(stored ? Json::parse(found.items[i]->json) : std::move(own[i]));
+  }
   root["input"] = std::move(items);
   return {};
 }
@@ -158,7 +200,7 @@ PreparedRequestOrError prepare_response(std::string_view body, const Service& se
   Fields fields(root);
   UnknownFields unknown = check_fields(root, responses_fields(), service.strict_fields, fields);
   size_t first = 0;
-  if (Refusal refusal = add_previous(root, first, service)) return *refusal;
+  if (Refusal refusal = add_stored(root, first, service)) return *refusal;
   ResponsesRequest r = read_responses(fields, first, service);
   if (!fields.ok()) return *fields.refusal();
   auto made = chat_generation(r, r.conversation, "input", fields, service);
@@ -185,7 +227,7 @@ TokenAnswerOrError count_input(std::string_view body, const Service& service) {
   Fields fields(root);
   UnknownFields unknown = check_fields(root, responses_fields(), service.strict_fields, fields);
   size_t first = 0;
-  if (Refusal refusal = add_previous(root, first, service)) return *refusal;
+  if (Refusal refusal = add_stored(root, first, service)) return *refusal;
   const ResponsesRequest r = read_responses(fields, first, service);
   if (!fields.ok()) return *fields.refusal();
   return count_prompt(r.conversation, "input", service, std::move(unknown),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include "openai/sampling_fields.h"
@@ -167,10 +168,55 @@ void read_choice(Fields& fields, Tools& tools) {
     fields.refuse("tool_choice", "required, but there are no tools");
 }
 
-// A JSON schema; a function without one takes nothing.
+// Keywords beside which an object without `properties` may have members.
+constexpr std::array<std::string_view, 18> kOpening = {"additionalProperties",
+                                                       "unevaluatedProperties",
+                                                       "propertyNames",
+                                                       "required",
+                                                       "minProperties",
+                                                       "dependencies",
+                                                       "dependentRequired",
+                                                       "dependentSchemas",
+                                                       "enum",
+                                                       "const",
+                                                       "not",
+                                                       "if",
+                                                       "allOf",
+                                                       "anyOf",
+                                                       "oneOf",
+                                                       "$ref",
+                                                       "$dynamicRef",
+                                                       "$recursiveRef"};
+
+bool is_object_type(const Json& type) {
+  return type == "object" || (type.is_array() && std::find(type.begin(), type.end(), "object") != type.end());
+}
+
+// {"type": "object", "properties": {}}, as MCP servers and pydantic write a function of no arguments.
+bool takes_nothing(const Json& parameters) {
+  const Json& type = text::member(parameters, "type");
+  if (!type.is_null() && !is_object_type(type)) return false;
+  for (const char* keyword : {"properties", "patternProperties"}) {
+    const Json& named = text::member(parameters, keyword);
+    if (!named.is_null() && named != Json::object()) return false;
+  }
+  return std::none_of(kOpening.begin(), kOpening.end(), [&](std::string_view keyword) {
+    const auto at = parameters.find(keyword);
+    return at != parameters.end() && !at->is_null() && *at != Json::array();
+  });
+}
+
+// The schema that a call's arguments follow: always an object's.
 std::string schema_of(const Tool& tool) {
-  if (!tool.parameters.empty()) return dump(tool.parameters.parsed()->value);
-  return R"({"type": "object", "properties": {}, "additionalProperties": false})";
+  if (tool.parameters.empty() || takes_nothing(tool.parameters.parsed()->value))
+    return R"({"type": "object", "properties": {}, "additionalProperties": false})";
+  Json schema = tool.parameters.parsed()->value;
+  if (text::member(schema, "type") == "object" && text::member(schema, "nullable") != true)
+    return dump(schema);
+  Json& all = schema["allOf"];
+  if (all.is_null()) all = Json::array();
+  if (all.is_array()) all.push_back(Json{{"type", "object"}});
+  return dump(schema);
 }
 
 // Nothing where it is not compiled and may not be.

@@ -51,6 +51,17 @@ class Responses(Case):
         with self.assertRaises(openai.NotFoundError):
             self.client.responses.retrieve(first.id)
 
+    def test_references(self):
+        question, more = "What is 17 + 25?", {"role": "user", "content": "And 47 x 36?"}
+        first = self.respond(question)
+        asked = {"role": "user", "content": question}
+        named = [asked, *({"type": "item_reference", "id": item.id} for item in first.output), more]
+        whole = [asked, *(item.model_dump(exclude_none=True) for item in first.output), more]
+        self.assertEqual(self.respond(named).usage.input_tokens, self.respond(whole).usage.input_tokens)
+        unstored = self.respond(question, store=False)
+        with self.assertRaisesRegex(openai.BadRequestError, unstored.output[-1].id + ".*send the item itself"):
+            self.respond([asked, {"type": "item_reference", "id": unstored.output[-1].id}, more])
+
     def test_helper(self):
         with self.client.responses.stream(model="tiny", input="What is 17 + 25?", temperature=0) as stream:
             for _ in stream:

@@ -60,9 +60,11 @@ Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
   ASSIGN_OR_RETURN(auto drafter, drafts.drafter(*m.backend, plan.options));
   ASSIGN_OR_RETURN(Engine engine,
                    Engine::create(*m.backend, m.checkpoint.config, plan.options, std::move(drafter)));
-  if (kept.any())
-    RETURN_IF_ERROR(
-        engine.keep(std::move(tiers), fingerprint(m.checkpoint, o.model.dense, o.model.moe_path)));
+  if (kept.any()) {
+    const std::string arithmetic =
+        kv_arithmetic(o.model.dense, o.model.moe_path, o.model.batch_invariant, *m.backend);
+    RETURN_IF_ERROR(engine.keep(std::move(tiers), fingerprint(m.checkpoint, arithmetic)));
+  }
   return make_model({.config = m.checkpoint.config,
                      .backend = std::move(m.backend),
                      .tokenizer = std::move(tokenizer),

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/host_placement.h"
 #include "base/error.h"
 #include "base/file_cache.h"
 
@@ -118,10 +119,12 @@ uint64_t fingerprint(const Checkpoint& checkpoint, std::string_view more) {
   return add(weights.final_norm, add(weights.embed, hash));
 }
 
-uint64_t fingerprint(const Checkpoint& checkpoint, const OpenOptions& o, int host_layers) {
-  const std::string batch =
-      o.batch_invariant ? fmt::format(" batch-invariant, {} layers on the host", host_layers) : "";
-  return fingerprint(checkpoint, o.dense + " " + o.moe_path + batch);
+std::string kv_arithmetic(const std::string& dense, const std::string& moe_path, bool batch_invariant,
+                          Backend& backend) {
+  const HostPlacement* const placement = backend.host_placement();
+  const int host_layers = placement != nullptr ? placement->host_layers() : 0;
+  return dense + " " + moe_path +
+         (batch_invariant ? fmt::format(" batch-invariant, {} layers on the host", host_layers) : "");
 }
 
 }  // namespace moesaic

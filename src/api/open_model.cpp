@@ -250,8 +250,8 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   RETURN_IF_ERROR(fit_again(plan, checkpoint, *backend));
   plan.info.measured = backend->caps().measured;
   for (const std::string& line : describe(plan.info)) log(LogLevel::kInfo, line);
-  const HostPlacement* const placement = backend->host_placement();
-  const uint64_t print = fingerprint(checkpoint, o, placement != nullptr ? placement->host_layers() : 0);
+  const uint64_t print =
+      fingerprint(checkpoint, kv_arithmetic(o.dense, o.moe_path, o.batch_invariant, *backend));
   if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
   ASSIGN_OR_RETURN(auto drafter, drafts->drafter(*backend, plan.options));
   ASSIGN_OR_RETURN(Engine engine,

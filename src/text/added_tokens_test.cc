@@ -2,6 +2,8 @@
 // for the same file (tools/tokenizer/compare_added_tokens.py compares random ones).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "text/detokenizer.h"
 #include "text/harmony_parser.h"
 #include "text/small_tokenizer.h"
@@ -93,6 +95,24 @@ TEST(AddedTokens, OfTheVocabulary) {
   const Tokenizer tokenizer = make({added(258, "hell", false, true)});
   EXPECT_EQ(tokenizer.encode("hell hello", false), (Ids{258, ' ', 258, 'o'}));
   EXPECT_EQ(tokenizer.vocab_size(), 309);
+}
+
+// A token of the vocabulary whose name is another one, or special, now: text is not joined to it.
+TEST(AddedTokens, InThePlaceOfOneThatMergesMake) {
+  const int joined = 261;  // "aa", which is in a merge of two more
+  for (const bool special : {true, false}) {
+    for (const std::string& name : {std::string("<|x|>"), std::string(208, 'x'), std::string("aa")}) {
+      const Tokenizer tokenizer = make({added(joined, name, special, false)});
+      for (const size_t size : {2, 4, 20001}) {
+        const std::string text(size, 'a');
+        const Ids ids = tokenizer.encode(text, false);
+        EXPECT_EQ(tokenizer.decode(ids), text) << name << size;
+        if (special) {
+          EXPECT_EQ(std::ranges::count(ids, joined), 0) << name << size;
+        }
+      }
+    }
+  }
 }
 
 // A file that lists harmony's own tokens as text would let a user's text write them.

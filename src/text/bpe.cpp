@@ -19,6 +19,15 @@ uint64_t pair_key(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
 }
 
+// False where an added token has another name than its place in the vocabulary, or is special: no text is
+// joined to it, or out of it.
+bool joins_text(const Vocabulary& vocabulary, const Bpe::Merge& merge) {
+  const std::string_view left = vocabulary.bytes(merge.left), right = vocabulary.bytes(merge.right),
+                         joined = vocabulary.bytes(merge.joined);
+  return !vocabulary.is_special(merge.joined) && joined.size() == left.size() + right.size() &&
+         joined.starts_with(left) && joined.ends_with(right);
+}
+
 }  // namespace
 
 Status Bpe::set_bytes(const Vocabulary& vocabulary) {
@@ -59,6 +68,7 @@ Result<Bpe> Bpe::from_merges(const Vocabulary& vocabulary, const std::vector<Mer
   RETURN_IF_ERROR(bpe.set_bytes(vocabulary));
   bpe.reserve(merges.size());
   for (size_t rank = 0; rank < merges.size(); ++rank) {
+    if (!joins_text(vocabulary, merges[rank])) continue;
     bpe.insert(merges[rank].left, merges[rank].right, {static_cast<uint32_t>(rank), merges[rank].joined});
   }
   return bpe;

@@ -18,7 +18,8 @@ class Bpe {
     int32_t left, right, joined;  // token ids
   };
 
-  // merges stand in the order of their rank. Fails where one of the 256 single bytes has no token.
+  // merges stand in the order of their rank; those that added tokens have made impossible are left out. Fails
+  // where one of the 256 single bytes has no token.
   static Result<Bpe> from_merges(const Vocabulary& vocabulary, const std::vector<Merge>& merges);
   // Every token's id is the rank of joining any two tokens that make up its bytes (tiktoken's rule).
   static Result<Bpe> from_ranks(const Vocabulary& vocabulary);

@@ -46,6 +46,9 @@ std::optional<std::string> base64_decode(std::string_view encoded) {
   return bytes;
 }
 
+// The longest of o200k has 128; reading a rank takes the square of it.
+constexpr size_t kMostTokenBytes = 1024;
+
 Status add_rank_line(std::string_view line, Vocabulary& vocabulary) {
   const size_t space = line.find(' ');
   const auto bytes = base64_decode(line.substr(0, space));
@@ -54,6 +57,8 @@ Status add_rank_line(std::string_view line, Vocabulary& vocabulary) {
   const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
   if (!bytes || failure != std::errc() || end != digits.data() + digits.size())
     return invalid("'{}' is not a base64 token and its rank", line.substr(0, 60));
+  if (bytes->size() > kMostTokenBytes)
+    return invalid("a token of {} bytes; at most {} are allowed", bytes->size(), kMostTokenBytes);
   if (rank >= kFirstSpecial) return invalid("rank {} belongs to a special token", rank);
   return vocabulary.add(rank, *bytes);
 }

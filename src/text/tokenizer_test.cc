@@ -203,6 +203,23 @@ TEST(Tokenizer, TiktokenFilesWithDamage) {
   }
 }
 
+// The time of reading one is quadratic in its bytes.
+TEST(Tokenizer, TiktokenTokensOfManyBytes) {
+  std::string alphabet;
+  for (int byte = 0; byte < 256; ++byte) {
+    constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    alphabet += {kDigits[byte >> 2], kDigits[(byte & 3) << 4], '=', '='};
+    alphabet += fmt::format(" {}\n", byte);
+  }
+  const auto with = [&](size_t bytes) {  // the bytes are zeros
+    return Tokenizer::from_tiktoken_text(alphabet + std::string(bytes / 3 * 4, 'A') + " 256", "ranks")
+        .status();
+  };
+  EXPECT_TRUE(with(1023).ok()) << with(1023).message();
+  EXPECT_NE(with(1026).message().find("line 257: a token of 1026 bytes"), std::string::npos)
+      << with(1026).message();
+}
+
 TEST(O200k, KnownTokens) {
   SKIP_WITHOUT_O200K();
   const Tokenizer& tokenizer = *small::o200k();

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <deque>
 #include <iostream>
+#include <set>
 
 #include "base/error.h"
 #include "chat/terminal_text.h"
@@ -52,10 +53,10 @@ class PullProgress {
 
   void note(const std::string& why) {
     constexpr std::chrono::seconds kShown(3);
-    const bool again = why == note_;
     note_ = chat::printable(why);
     note_until_ = Clock::now() + kShown;
-    if (!line_.watched() && !again) std::fprintf(stderr, "moesaic: note: %s\n", note_.c_str());
+    if (!line_.watched() && said_.insert(note_).second)
+      std::fprintf(stderr, "moesaic: note: %s\n", note_.c_str());
   }
 
   void clear() { line_.clear(); }
@@ -65,6 +66,7 @@ class PullProgress {
   ProgressLine line_;
   std::deque<std::pair<Clock::time_point, int64_t>> seen_;
   std::string note_;
+  std::set<std::string> said_;  // each note stands in a log once
   Clock::time_point note_until_;
 };
 

@@ -3,7 +3,7 @@
 //   CACHE/models--OWNER--NAME/blobs/SUM                        the files
 //                             blobs/SUM.incomplete             the beginning of one
 //                             snapshots/COMMIT/PATH            relative links to them
-//                             refs/REVISION                    the commit of it that is complete
+//                             refs/REVISION                    its commit, of which files may be missing
 //   CACHE/.locks/models--OWNER--NAME/SUM.lock                  whoever writes a blob holds flock() on it
 #pragma once
 

@@ -21,9 +21,10 @@ bool is_on(const std::string& value) {
 std::string bare(std::string_view text) { return std::string(trimmed(text, " \t\r\n\v\f")); }
 
 std::string token_path(const std::string& cache) {
-  if (std::string path = environment("HF_TOKEN_PATH"); !path.empty()) return path;
-  if (const std::string home = environment("HF_HOME"); !home.empty()) return home + "/token";
-  if (const std::string xdg = environment("XDG_CACHE_HOME"); !xdg.empty()) return xdg + "/huggingface/token";
+  if (std::string path = environment_path("HF_TOKEN_PATH"); !path.empty()) return path;
+  if (const std::string home = environment_path("HF_HOME"); !home.empty()) return home + "/token";
+  if (const std::string xdg = environment_path("XDG_CACHE_HOME"); !xdg.empty())
+    return xdg + "/huggingface/token";
   const std::string home = environment("HOME");
   return home.empty() ? cache + "/../token" : home + "/.cache/huggingface/token";
 }
@@ -32,6 +33,7 @@ std::string token_of(const std::string& cache) {
   for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
     if (std::string token = bare(environment(name)); !token.empty()) return token;
   }
+  if (is_on(environment("HF_HUB_DISABLE_IMPLICIT_TOKEN"))) return {};
   constexpr size_t kMostToken = 4096;
   const Result<std::string> file = read_whole(token_path(cache), kMostToken);
   return file.ok() ? bare(file.value()) : "";

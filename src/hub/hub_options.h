@@ -16,8 +16,9 @@ struct HubOptions {
   int connections = 8;  // at a time
 };
 
-// Reads HF_ENDPOINT; HF_TOKEN, HF_TOKEN_PATH and the file that `hf auth login` writes; HF_HUB_CACHE and the
-// others of model_places(); HF_HUB_OFFLINE; HF_HUB_DOWNLOAD_TIMEOUT.
+// Reads HF_ENDPOINT; HF_TOKEN, HF_TOKEN_PATH and the file that `hf auth login` writes, unless
+// HF_HUB_DISABLE_IMPLICIT_TOKEN; HF_HUB_CACHE and the others of model_places(); HF_HUB_OFFLINE;
+// HF_HUB_DOWNLOAD_TIMEOUT.
 Result<HubOptions> hub_options();
 
 // http or https, host and port of a URL, in small letters: what must be the same for a token to be sent.

@@ -84,9 +84,9 @@ TEST(Statuses, AreRefusedInOneLine) {
                 "of the account that did"},
            Case{403, said,
                 "a/b: it is gated: accept its terms at https://hub.co/a/b, then set HF_TOKEN to a token of "
-                "that account, or run: hf auth login",
+                "that account, or run: hf auth login; the hub says: Access is GATED",
                 "a/b: it is gated: accept its terms at https://hub.co/a/b, then try again; HF_TOKEN must be "
-                "of the account that did"},
+                "of the account that did; the hub says: Access is GATED"},
            Case{401,
                 {},
                 "a/b: https://hub.co has no such repository, or it is private: check the name; a private one "
@@ -130,6 +130,7 @@ TEST(Redirects, AreFollowedWhereTheyMay) {
   EXPECT_TRUE(web->check_redirect("http://hub.co/a", "http://cdn.co/b", 1).ok());
   EXPECT_FALSE(web->check_redirect("https://hub.co/a", "https://cdn.co/b", 11).ok());
   EXPECT_FALSE(web->check_redirect("https://hub.co/a", "http://cdn.co/b", 1).ok());
+  EXPECT_FALSE(web->check_redirect("HTTPS://hub.co/a", "http://cdn.co/b", 1).ok());
   EXPECT_FALSE(web->check_redirect("http://hub.co/a", "file:///etc/passwd", 1).ok());
   EXPECT_FALSE(web->check_redirect("https://hub.co/a", "https://hub.co@cdn.co/b", 1).ok());
 }
@@ -195,6 +196,21 @@ TEST_F(CacheFiles, OneWriterAtATime) {
     EXPECT_FALSE(cache.try_lock(file_)->has_value());
   }
   EXPECT_TRUE(cache.try_lock(file_)->has_value());
+}
+
+// As where flock() keeps nobody out.
+TEST_F(CacheFiles, TwoWritersBothFinish) {
+  const RepositoryCache cache(root_, "o/n");
+  ASSERT_TRUE(cache.make(commit_).ok());
+  auto first = PartialFile::open(cache.incomplete(file_), file_, watch_);
+  auto second = PartialFile::open(cache.incomplete(file_), file_, watch_);
+  ASSERT_TRUE(first.ok() && second.ok());
+  for (auto* partial : {&first.value(), &second.value()}) {
+    EXPECT_TRUE(partial->append("hello\n").ok());
+    const Result<bool> right = partial->finish(cache.blob(file_));
+    EXPECT_TRUE(right.ok() && right.value()) << right.status().message();
+  }
+  EXPECT_EQ(text(cache.blob(file_)), "hello\n");
 }
 
 TEST_F(CacheFiles, AFileInTheWayOfAFolder) {

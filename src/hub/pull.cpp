@@ -37,14 +37,17 @@ Result<std::string> pull(Web& web, const PullPlan& plan, const Watch& watch,
   const Listing& listing = plan.listing;
   const RepositoryCache cache(web.options().cache, listing.repository);
   const auto there = [&](const RemoteFile& file) { return cache.is_linked(file, listing.commit); };
-  // Nothing is written where all files are there, since the cache may be read-only.
-  if (!std::ranges::all_of(plan.choice.files, there)) {
+  // Nothing is written where all files are there, since the cache may be read-only; a commit needs no ref
+  // then.
+  const bool all_there = std::ranges::all_of(plan.choice.files, there);
+  if (!all_there) {
     RETURN_IF_ERROR(cache.check_room(plan.missing));
     RETURN_IF_ERROR(cache.make(listing.commit));
     RETURN_IF_ERROR(
         download(web, cache, listing.repository, listing.commit, plan.choice.files, watch, progress));
   }
-  RETURN_IF_ERROR(cache.set_current(listing.revision, listing.commit));
+  if (!all_there || listing.revision != listing.commit)
+    RETURN_IF_ERROR(cache.set_current(listing.revision, listing.commit));
   const std::string folder = cache.snapshot(listing.commit);
   return plan.choice.opens.empty() ? folder : folder + "/" + plan.choice.opens;
 }

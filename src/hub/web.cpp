@@ -212,7 +212,7 @@ Status Web::check_redirect(const std::string& from, const std::string& to, int h
   if (has_user(to))
     return error(StatusCode::kUnsupported, "{}: it redirects to an address with a user's name",
                  origin_of(from));
-  if (from.starts_with("https://") && !lower_case(to).starts_with("https://"))
+  if (lower_case(from).starts_with("https://") && !lower_case(to).starts_with("https://"))
     return error(StatusCode::kUnsupported, "{}: it redirects to {}, which is not encrypted", origin_of(from),
                  origin_of(to));
   return {};
@@ -304,10 +304,11 @@ Status refusal(long status, const Headers& headers, const std::string& what, con
   const std::string said = value_of(headers, "x-error-message").substr(0, 200);
   const bool known = !options.token.empty();
   if (code == "GatedRepo" || (status == 403 && lower_case(said).find("gated") != std::string::npos))
-    return error(StatusCode::kNotFound, "{}: it is gated: accept its terms at {}/{}, then {}", what,
+    return error(StatusCode::kNotFound, "{}: it is gated: accept its terms at {}/{}, then {}{}", what,
                  options.endpoint, what,
                  known ? "try again; HF_TOKEN must be of the account that did"
-                       : "set HF_TOKEN to a token of that account, or run: hf auth login");
+                       : "set HF_TOKEN to a token of that account, or run: hf auth login",
+                 said.empty() ? "" : "; the hub says: " + said);
   if (status == 401 && known && code != "RepoNotFound")
     return error(StatusCode::kNotFound, "{}: {} refuses the token in HF_TOKEN or its file{}", what, host,
                  said.empty() ? "" : ": " + said);

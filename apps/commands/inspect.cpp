@@ -1,10 +1,10 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "chat/terminal_text.h"
 #include "commands.h"
 #include "model_options.h"
@@ -19,10 +19,6 @@ struct InspectOptions {
   bool tensors = false;
   std::string format = "md";
 };
-
-double memory_bytes() {
-  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-}
 
 void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& backend) {
   const ModelConfig& c = k.config;
@@ -48,8 +44,8 @@ void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& bac
              bytes_per_token(k.weights, c) / 1e9);
   fmt::print("KV cache          {:.1f} KB a token ({} full layers), {:.2f} GB at full context\n",
              full * kv_token / 1e3, full, full * kv_token * c.max_context / 1e9);
-  const double room = memory_bytes() - weights;
-  fmt::print("this machine      {:.1f} GB of memory: {}\n", memory_bytes() / 1e9,
+  const double memory = total_host_memory(), room = memory - weights;
+  fmt::print("this machine      {:.1f} GB of memory: {}\n", memory / 1e9,
              room > 0 ? fmt::format("the weights fit, {:.1f} GB are left for the KV cache", room / 1e9)
                       : fmt::format("{:.1f} GB too little memory for the weights", -room / 1e9));
   const std::string code = gpu_code();
@@ -85,7 +81,7 @@ void print_checkpoint_json(const Checkpoint& k, const InspectOptions& o, const B
                                        {"weight_bytes", whole(stored_bytes(k.weights).sum())},
                                        {"bytes_per_token", whole(bytes_per_token(k.weights, c))},
                                        {"kv_bytes_per_token_and_layer", whole(backend.kv_token_bytes(c))},
-                                       {"memory_bytes", whole(memory_bytes())},
+                                       {"memory_bytes", whole(total_host_memory())},
                                        {"gpu_code", gpu_code()},
                                        {"conversions", k.conversions},
                                        {"tensors", tensors}};

@@ -12,57 +12,13 @@
 #include "checkpoint/find_model.h"
 #include "checkpoint/gguf_tokenizer.h"
 #include "checkpoint/json.h"
+#include "checkpoint/weight_files.h"
 #include "checkpoint/widen.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The files named by an index, each of which must be a plain name in the same folder.
-Result<std::set<std::string>> indexed_files(const fs::path& index) {
-  ASSIGN_OR_RETURN(const Json json, read_json_file(index.string()));
-  const auto it = json.is_object() ? json.find("weight_map") : json.end();
-  if (!json.is_object() || it == json.end() || !it->is_object())
-    return invalid("{}: it has no weight_map", index.string());
-  std::set<std::string> names;
-  for (const Json& name : *it) {
-    const std::string text = name.is_string() ? name.get<std::string>() : "";
-    if (text.empty() || text.find('/') != std::string::npos)
-      return invalid("{}: '{}' is not a file name", index.string(), text.substr(0, 80));
-    names.insert(text);
-  }
-  size_t there = 0;
-  std::string missing;
-  for (const std::string& name : names) {
-    if (is_there(index.parent_path() / name))
-      ++there;
-    else if (missing.empty())
-      missing = name;
-  }
-  if (!missing.empty())
-    return error(StatusCode::kNotFound, "{}: '{}' is missing, {} of {} files are there; download the rest",
-                 index.string(), missing, there, names.size());
-  return names;
-}
-
-Result<std::set<std::string>> weight_files(const fs::path& folder) {
-  const bool single = is_there(folder / "model.safetensors");
-  if (is_there(folder / "model.safetensors.index.json")) {
-    auto indexed = indexed_files(folder / "model.safetensors.index.json");
-    // Files that are gone, beside one with all tensors: the index is left from another form of the model.
-    if (indexed.status().code() != StatusCode::kNotFound || !single) return indexed;
-  }
-  if (single) return std::set<std::string>{"model.safetensors"};
-  std::set<std::string> names;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.path().extension() == ".safetensors") names.insert(entry.path().filename().string());
-  }
-  if (names.empty())
-    return error(StatusCode::kNotFound, "{}: no .safetensors file in this folder", folder.string());
-  return names;
-}
 
 Result<Checkpoint> open_folder(const fs::path& folder) {
   if (!is_there(folder / "config.json"))
@@ -111,12 +67,10 @@ Status check_part(const GgufFile& file, const std::string& path, size_t index, s
 
 // All parts of a split model; the first one has the metadata.
 Result<GgufFile> read_parts(const std::string& path) {
+  RETURN_IF_ERROR(all_weights_there(path));
   const std::vector<std::string> names = gguf_parts(path);
   GgufFile all;
   for (size_t i = 0; i < names.size(); ++i) {
-    if (!is_there(names[i]))
-      return error(StatusCode::kNotFound, "{}: missing; the {} parts of a split model must lie in one folder",
-                   names[i], names.size());
     ASSIGN_OR_RETURN(auto mapped, MappedFile::open(names[i]));
     ASSIGN_OR_RETURN(GgufFile part, read_gguf(std::move(mapped)));
     RETURN_IF_ERROR(check_part(part, names[i], i, names.size()));

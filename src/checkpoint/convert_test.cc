@@ -1,7 +1,9 @@
 // Tests the files that convert writes beside the weights, and those that it leaves behind.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
@@ -119,6 +121,33 @@ TEST_F(ConvertFiles, AFolderHasWhatTransformersAsksFor) {
   const Status status = write_safetensors(open("source"), path("theirs"), {});
   EXPECT_NE(status.message().find("generation_config.json: it exists already"), std::string::npos);
   EXPECT_FALSE(fs::exists(path("theirs/model.safetensors")));
+}
+
+// A folder in a file's place, and a disk that has no room for the last file.
+TEST_F(ConvertFiles, AFolderThatFailsHasNoNewFile) {
+  const auto names = [&] {
+    return std::distance(fs::directory_iterator(root_ / "out"), fs::directory_iterator());
+  };
+  for (const char* name : {"tokenizer.json", "config.json", "chat_template.jinja", "model.safetensors"}) {
+    fs::create_directories(path("out/") + name);
+    const Status status = write_safetensors(open("source"), path("out"), {.overwrite = true});
+    EXPECT_NE(status.message().find(std::string("out/") + name), std::string::npos) << status.message();
+    EXPECT_EQ(names(), 1) << name;
+    fs::remove_all(path("out"));
+  }
+  const auto most = static_cast<rlim_t>(fs::file_size(path("source/model.safetensors")) + 100'000);
+  put("source/tokenizer.json", kTokenizer + std::string(most, ' '));
+  const Checkpoint source = open("source");
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit{.rlim_cur = most, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const Status full = write_safetensors(source, path("out"), {});
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_NE(full.message().find("tokenizer.json: cannot write"), std::string::npos) << full.message();
+  EXPECT_FALSE(fs::exists(path("out")));
 }
 
 TEST_F(ConvertFiles, WhatOnlyThisProjectReadsHasANameOfItsOwn) {

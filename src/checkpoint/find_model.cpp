@@ -10,6 +10,7 @@
 #include "checkpoint/json.h"
 #include "checkpoint/model_list.h"
 #include "checkpoint/ollama_store.h"
+#include "checkpoint/weight_files.h"
 
 namespace moesaic {
 
@@ -115,14 +116,25 @@ Result<std::string> in_repository(const fs::path& folder, const RepositoryName& 
   return invalid("{}: several models; name one of them: {}", name.full_name(), listed(names));
 }
 
+// As in_repository(), of a snapshot that may have a part of the model's files: huggingface_hub names it in
+// refs before it fetches them, and files of another quantisation may be whole.
+Result<std::string> in_snapshot(const fs::path& folder, const RepositoryName& name) {
+  Result<std::string> found = in_repository(folder, name);
+  if (!found.ok() || all_weights_there(found.value()).code() != StatusCode::kNotFound) return found;
+  const std::string tail =
+      (name.tag.empty() ? "" : ":" + name.tag) + (name.file.empty() ? "" : "/" + name.file);
+  return error(StatusCode::kNotFound, "{}{}: not all of its files are here; get the rest: {}",
+               name.full_name(), tail, pull_command(name.full_name() + tail));
+}
+
 // Looks in the revision's snapshot, and of main, for a file or a quantisation, in the others too: it may have
 // been got when another one was current.
 Result<std::string> in_hub_repository(const fs::path& folder, const RepositoryName& name) {
   const Result<fs::path> current = current_snapshot(folder, name.revision);
-  Result<std::string> found = current.ok() ? in_repository(current.value(), name) : current.status();
+  Result<std::string> found = current.ok() ? in_snapshot(current.value(), name) : current.status();
   if (found.ok() || !name.revision.empty() || (name.tag.empty() && name.file.empty())) return found;
   for (const std::string& commit : names_in(folder / "snapshots")) {
-    if (auto older = in_repository(folder / "snapshots" / commit, name); older.ok()) return older;
+    if (auto older = in_snapshot(folder / "snapshots" / commit, name); older.ok()) return older;
   }
   return found;
 }

@@ -130,7 +130,7 @@ TEST_F(FindModel, OwnerAndName) {
   const std::string repository = "hub/models--openai--gpt-oss-20b/";
   put(repository + "snapshots/abc/config.json"), put(repository + "snapshots/old/config.json");
   expect_error("openai/gpt-oss-20b", {"no complete snapshot", "moesaic pull openai/gpt-oss-20b"});
-  put(repository + "refs/main", "abc\n");
+  put(repository + "refs/main", "abc\n"), put(repository + "snapshots/abc/model.safetensors");
   for (const std::string& name : {std::string("openai/gpt-oss-20b"), path(repository), hub(), root_.string()})
     EXPECT_EQ(found(name), path(repository + "snapshots/abc")) << name;
   put("hub/models--ggml-org--gpt-oss-20b-GGUF/snapshots/1/gpt-oss-20b-mxfp4.gguf");
@@ -149,10 +149,35 @@ TEST_F(FindModel, AQuantisationOfAnEarlierSnapshot) {
   expect_error("o/n:Q2_K", {"not here, but m-F16.gguf", "moesaic pull o/n:Q2_K"});
 }
 
-// A snapshot that is being fetched has no ref yet.
+// A snapshot that moesaic is fetching has no ref yet.
 TEST_F(FindModel, AnUnfinishedPull) {
   put("hub/models--o--n/snapshots/1/config.json"), put("hub/models--o--n/blobs/abc.incomplete");
   expect_error("o/n", {"no complete snapshot", "moesaic pull o/n"});
+}
+
+// One that huggingface_hub is fetching has its ref: nothing but small files, some of the parts, a lost blob.
+TEST_F(FindModel, ASnapshotWithoutAllItsFiles) {
+  const std::string snapshot = "hub/models--o--n/snapshots/1/";
+  put("hub/models--o--n/refs/main", "1"), put(snapshot + "config.json", "{}");
+  const auto absent = [&](const std::string& name) {
+    expect_error(name, {name + ": not all of its files are here; get the rest: moesaic pull " + name});
+    EXPECT_EQ(find_model(name, {.hub = hub()}).status().code(), StatusCode::kNotFound);
+  };
+  absent("o/n"), absent("o/n@1");
+  put(snapshot + "model-00001-of-00002.safetensors");
+  absent("o/n");
+  put(snapshot + "model.safetensors.index.json",
+      R"({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}})");
+  absent("o/n");
+  fs::create_symlink("../../blobs/b", path(snapshot + "model-00002-of-00002.safetensors"));
+  absent("o/n");
+  put("hub/models--o--n/blobs/b");
+  EXPECT_EQ(found("o/n") + "/", path(snapshot));
+  put(snapshot + "m-Q8_0-00001-of-00002.gguf"), put(snapshot + "m-F16.gguf");
+  absent("o/n:Q8_0"), absent("o/n/m-Q8_0-00001-of-00002.gguf");
+  EXPECT_EQ(found("o/n:F16"), path(snapshot + "m-F16.gguf"));
+  put("hub/models--o--n/snapshots/0/m-Q8_0.gguf");
+  EXPECT_EQ(found("o/n:Q8_0"), path("hub/models--o--n/snapshots/0/m-Q8_0.gguf"));
 }
 
 TEST_F(FindModel, ACacheOfOtherModels) {

@@ -58,11 +58,18 @@ std::optional<TensorType> tensor_type(uint32_t id) {
   return std::nullopt;
 }
 
-// Reads forward and remembers whether it ever ran past the end; after that every read is zero.
+// Bytes that a file's lists may take in memory; those of gpt-oss take 40 MB. A sparse file of any size takes
+// no disk.
+constexpr uint64_t kMostBuilt = uint64_t{1} << 28;
+
+// Reads forward and remembers whether it ever ran past the end, or built too much; after that every read is
+// zero.
 class Cursor {
  public:
   explicit Cursor(std::span<const std::byte> bytes) : bytes_(bytes) {}
   bool ok() const { return ok_; }
+  // Why it is not ok.
+  const char* fault() const { return built_ > kMostBuilt ? "there is more than 256 MB" : "the file ends"; }
   size_t position() const { return position_; }
   size_t left() const { return bytes_.size() - position_; }
 
@@ -70,8 +77,7 @@ class Cursor {
   T read() {
     T value{};
     if (left() < sizeof value) {
-      ok_ = false;
-      position_ = bytes_.size();
+      fail();
     } else {
       std::memcpy(&value, bytes_.data() + position_, sizeof value);
       position_ += sizeof value;
@@ -80,19 +86,33 @@ class Cursor {
   }
   std::string read_string() {
     const auto length = read<uint64_t>();
-    if (length > left()) {
-      ok_ = false;
-      position_ = bytes_.size();
-      return {};
-    }
+    if (length > left()) fail();
+    if (!ok_ || !build(length, 1)) return {};
     std::string text(reinterpret_cast<const char*>(bytes_.data()) + position_, length);
     position_ += length;
     return text;
+  }
+  // Steps over as many values of so many bytes.
+  void skip(uint64_t count, uint64_t bytes) {
+    if (count > left() / bytes) return fail();
+    position_ += count * bytes;
+  }
+  // Counts what is about to be built. False: it is too much.
+  bool build(uint64_t count, uint64_t bytes) {
+    built_ = count > kMostBuilt / bytes ? kMostBuilt + 1 : built_ + count * bytes;
+    if (built_ > kMostBuilt) fail();
+    return ok_;
+  }
+
+  void fail() {
+    ok_ = false;
+    position_ = bytes_.size();
   }
 
  private:
   std::span<const std::byte> bytes_;
   size_t position_ = 0;
+  uint64_t built_ = 0;  // bytes
   bool ok_ = true;
 };
 
@@ -126,10 +146,11 @@ Result<GgufValue> read_scalar(Cursor& in, uint32_t type, const std::string& wher
   }
 }
 
-// An array of one scalar type. Every element takes at least one byte of the file, so the count bounds itself.
+// An array of one scalar type.
 template <typename T>
 Result<GgufValue> read_elements(Cursor& in, uint32_t type, uint64_t count, const std::string& where) {
   std::vector<T> values;
+  if (in.build(count, sizeof(T))) values.reserve(count);
   for (uint64_t i = 0; i < count && in.ok(); ++i) {
     ASSIGN_OR_RETURN(GgufValue value, read_scalar(in, type, where));
     if (const bool* flag = std::get_if<bool>(&value)) value = GgufValue(int64_t{*flag});
@@ -150,6 +171,19 @@ Result<GgufValue> read_value(Cursor& in, const std::string& where) {
   return read_elements<int64_t>(in, element, count, where);
 }
 
+// Steps over a value of a type that read_value() knows.
+void skip_value(Cursor& in) {
+  constexpr uint8_t kBytes[] = {1, 1, 2, 2, 4, 4, 4,
+                                1, 0, 0, 8, 8, 8};  // bytes of each ValueType; 0: it varies
+  constexpr uint64_t kMostTexts = 1 << 22;          // in a sparse file there may be any number
+  auto type = in.read<uint32_t>();
+  uint64_t count = 1;
+  if (type == kArray) type = in.read<uint32_t>(), count = in.read<uint64_t>();
+  if (type < std::size(kBytes) && kBytes[type] > 0) return in.skip(count, kBytes[type]);
+  if (type != kString || count > kMostTexts) return in.fail();
+  for (uint64_t i = 0; i < count && in.ok(); ++i) in.skip(in.read<uint64_t>(), 1);
+}
+
 struct TensorHeader {
   std::string name;
   RawTensor tensor;
@@ -165,7 +199,7 @@ Result<TensorHeader> read_tensor_header(Cursor& in, const std::string& path) {
   for (uint32_t d = 0; d < dims; ++d) header.tensor.shape.push_back(in.read<int64_t>());
   const auto type = in.read<uint32_t>();
   header.offset = in.read<uint64_t>();
-  if (!in.ok()) return invalid("{}: the file ends inside the tensor list", path);
+  if (!in.ok()) return invalid("{}: {} inside the tensor list", path, in.fault());
   const std::optional<TensorType> known = tensor_type(type);
   if (!known) {
     const char* name = type < std::size(kTypeNames) ? kTypeNames[type] : "(unknown)";
@@ -210,10 +244,11 @@ Status read_metadata(Cursor& in, uint64_t count, const std::string& path,
                      std::map<std::string, GgufValue>& out) {
   for (uint64_t i = 0; i < count; ++i) {
     const std::string key = in.read_string();
-    if (!in.ok()) return invalid("{}: the file ends inside the metadata", path);
+    if (!in.build(1, sizeof(GgufValue) + sizeof(std::string)))
+      return invalid("{}: {} inside the metadata", path, in.fault());
     ASSIGN_OR_RETURN(GgufValue value,
                      read_value(in, fmt::format("{}: metadata '{}'", path, key.substr(0, 120))));
-    if (!in.ok()) return invalid("{}: the file ends inside metadata '{}'", path, key.substr(0, 120));
+    if (!in.ok()) return invalid("{}: {} inside metadata '{}'", path, in.fault(), key.substr(0, 120));
     if (!out.emplace(key, std::move(value)).second)
       return invalid("{}: metadata '{}' stands twice", path, key.substr(0, 120));
   }
@@ -266,11 +301,13 @@ std::string gguf_architecture(const MappedFile& file) {
   in.read<uint64_t>();
   const auto entries = in.read<uint64_t>();
   for (uint64_t i = 0; i < std::min(entries, kFirst) && in.ok(); ++i) {
-    const std::string key = in.read_string();
+    if (in.read_string() != "general.architecture") {
+      skip_value(in);
+      continue;
+    }
     const Result<GgufValue> value = read_value(in, file.path());
-    if (!value.ok()) return {};
-    const auto* text = std::get_if<std::string>(&value.value());
-    if (key == "general.architecture") return text != nullptr && in.ok() ? *text : "";
+    const auto* text = value.ok() ? std::get_if<std::string>(&value.value()) : nullptr;
+    return text != nullptr && in.ok() ? *text : "";
   }
   return {};
 }

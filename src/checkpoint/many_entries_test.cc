@@ -98,6 +98,37 @@ TEST_F(ManyEntries, TensorsAndMetadataOfGguf) {
   EXPECT_EQ(gguf->tensors.tensors.size(), static_cast<size_t>(kEntries));
 }
 
+// Metadata of a gibibyte and more that take a sparse file no disk: what they make in memory is bounded, and
+// architecture_of() steps over them.
+TEST_F(ManyEntries, HugeMetadataOfGguf) {
+  struct Case {
+    uint32_t type, element;
+    uint64_t count, bytes;
+  };
+  for (const Case& c : {Case{9, 0, (1 << 25) + 1, (1 << 25) + 1},           // as int64_t
+                        Case{9, 8, (1 << 23) + 1, 8 * ((1 << 23) + 1ull)},  // empty strings
+                        Case{8, 0, 0, (1 << 28) + 1}}) {                    // one string
+    std::string head(
+        "GGUF\3\0\0\0"
+        "\0\0\0\0\0\0\0\0"
+        "\1\0\0\0\0\0\0\0"
+        "\1\0\0\0\0\0\0\0"
+        "a",
+        33);
+    const auto raw = [&](const auto& value) {
+      head.append(reinterpret_cast<const char*>(&value), sizeof value);
+    };
+    raw(c.type);
+    if (c.type == 9) raw(c.element), raw(c.count);
+    if (c.type == 8) raw(c.bytes);
+    put("huge.gguf", head);
+    fs::resize_file(path("huge.gguf"), head.size() + c.bytes);
+    const auto gguf = read_gguf(MappedFile::open(path("huge.gguf")).value());
+    EXPECT_NE(gguf.status().message().find("more than 256 MB inside metadata 'a'"), std::string::npos)
+        << gguf.status().message();
+  }
+}
+
 // Ordered JSON finds a member by a scan: an object of too many members is an error.
 TEST_F(ManyEntries, PatternsOfAnAdapter) {
   std::string text = R"({"peft_type":"LORA","r":8,"lora_alpha":8,"rank_pattern":{"a":1)";

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <tuple>
 
@@ -16,6 +17,7 @@
 #include "checkpoint/json.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/ollama_store.h"
+#include "checkpoint/weight_files.h"
 
 namespace moesaic {
 
@@ -44,6 +46,7 @@ void add_folder(const fs::path& folder, const std::vector<std::string>& names, c
     if (file.ends_with(".safetensors")) model.bytes += bytes_of(folder / file);
   }
   model.gpt_oss = is_gpt_oss(architecture_of(model.path));
+  model.complete = all_weights_there(model.path).code() != StatusCode::kNotFound;
   found.push_back(std::move(model));
 }
 
@@ -52,10 +55,8 @@ void add_gguf(const fs::path& file, const std::string& name, std::vector<FoundMo
   std::error_code ignored;
   if (is_there(file) && !fs::is_regular_file(file, ignored)) return;
   FoundModel model{.name = name, .kind = "GGUF", .path = file.string()};
-  for (const std::string& part : gguf_parts(model.path)) {
-    model.bytes += bytes_of(part);
-    model.complete = model.complete && is_there(part);
-  }
+  for (const std::string& part : gguf_parts(model.path)) model.bytes += bytes_of(part);
+  model.complete = all_weights_there(model.path).ok();
   const std::string architecture = architecture_of(model.path);
   model.gpt_oss = architecture.empty() || is_gpt_oss(architecture);
   found.push_back(std::move(model));
@@ -95,15 +96,15 @@ void add_below(const fs::path& folder, const std::string& name, int depth, Seen&
 }
 
 // Gives each model the shortest name that means it alone: the repository, with its tag or with its file; for
-// a folder among other models its path.
-void name_in_repository(const std::string& repository, std::vector<FoundModel>& found) {
+// a folder among other models its path. named: the repository means one of them, if there is only one.
+void name_in_repository(const std::string& repository, std::vector<FoundModel>& found, bool named = true) {
   std::vector<std::string> ggufs;
   for (const FoundModel& model : found) {
     if (model.kind == "GGUF") ggufs.push_back(model.name);
   }
   for (FoundModel& model : found) {
     const std::string tag = gguf_tag(model.name);
-    if (found.size() == 1 || (model.kind != "GGUF" && model.name.empty()))
+    if ((named && found.size() == 1) || (model.kind != "GGUF" && model.name.empty()))
       model.name = repository;
     else if (model.kind != "GGUF")
       model.name = model.path;
@@ -121,15 +122,41 @@ void add_all(std::vector<FoundModel> from, const std::string& place, std::vector
   }
 }
 
+// GGUF files that only other snapshots than the current one have: find_model() opens them, too.
+void add_earlier(const fs::path& snapshots, std::vector<FoundModel>& found) {
+  for (const std::string& commit : names_in(snapshots)) {
+    for (FoundModel& model : models_below((snapshots / commit).string())) {
+      const bool known = std::ranges::find(found, model.name, &FoundModel::name) != found.end();
+      if (model.kind == "GGUF" && model.complete && !known) found.push_back(std::move(model));
+    }
+  }
+}
+
+// The models of a repository's folder in the cache: what its name means, then what the names of other
+// revisions mean.
+std::vector<FoundModel> models_in_hub(const fs::path& folder, const std::string& repository) {
+  std::vector<FoundModel> all;
+  const auto current = current_snapshot(folder);
+  if (current.ok()) all = models_below(current.value().string());
+  add_earlier(folder / "snapshots", all);
+  name_in_repository(repository, all, current.ok());
+  for (const std::string& revision : names_in(folder / "refs")) {
+    const std::string name = fmt::format("{}@{}", repository, revision);
+    const auto snapshot = current_snapshot(folder, revision);
+    if (!snapshot.ok() || !repository_name(name)) continue;
+    std::vector<FoundModel> found = models_below(snapshot.value().string());
+    name_in_repository(name, found);
+    std::ranges::move(found, std::back_inserter(all));
+  }
+  remove_repeated(all);
+  return all;
+}
+
 void add_hub(const std::string& hub, std::vector<FoundModel>& out) {
   if (hub.empty()) return;
   for (const std::string& name : names_in(hub)) {
-    if (!name.starts_with(kHubPrefix)) continue;
-    const auto snapshot = current_snapshot(fs::path(hub) / name);
-    if (!snapshot.ok()) continue;
-    std::vector<FoundModel> found = models_below(snapshot.value().string());
-    name_in_repository(repository_of(name), found);
-    add_all(std::move(found), "Hugging Face", out);
+    if (name.starts_with(kHubPrefix))
+      add_all(models_in_hub(fs::path(hub) / name, repository_of(name)), "Hugging Face", out);
   }
 }
 

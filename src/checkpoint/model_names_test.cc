@@ -163,6 +163,15 @@ TEST_F(Stores, AnotherArchitectureDoesNotCount) {
       << found(path("m"));
 }
 
+// Entries of every type stand before it.
+TEST_F(Stores, AnArchitectureBehindOtherEntries) {
+  GgufHeader header;
+  header.u32("a", 1), header.f32("b", 2), header.boolean("c", true), header.text("d", "general.architecture");
+  header.texts("e", {"x", "", "yz"}), header.integers("f", {1, 2, 3});
+  header.text("general.architecture", "gpt-oss");
+  EXPECT_EQ(architecture_of(put("late.gguf", header.finish(0))), "gpt-oss");
+}
+
 TEST_F(Stores, OllamaNames) {
   put(blob('1')), put(blob('2')), put(blob('3'));
   put("manifests/registry.ollama.ai/library/gpt-oss/20b", manifest('1'));
@@ -272,6 +281,35 @@ TEST_F(Stores, LmStudioKeepsItsFirstFolder) {
   put("lms/hub/models/openai/x/manifest.json",
       R"({"dependencies": [{"sources": [{"user": "p", "repo": "gone"}, {"user": "p", "repo": "own"}]}]})");
   EXPECT_EQ(found("openai/x"), own);
+}
+
+// Revisions without main; GGUF files of an earlier snapshot, as find_model() takes them.
+TEST_F(Stores, WhatIsNotInTheCurrentSnapshotIsListed) {
+  for (const char* commit : {"c1", "c2"}) {
+    put(std::string("hub/models--a--b/snapshots/") + commit + "/config.json", R"({"model_type": "gpt_oss"})");
+    put(std::string("hub/models--a--b/snapshots/") + commit + "/model.safetensors");
+  }
+  put("hub/models--a--b/refs/v1", "c1"), put("hub/models--a--b/refs/v2", "c2");
+  const std::string several = "hub/models--o--n/";
+  put(several + "refs/main", "c2"), put(several + "refs/c1", "c1"), put(several + "refs/c2", "c2");
+  gguf(several + "snapshots/c1/m-Q8_0.gguf", "gpt-oss"),
+      gguf(several + "snapshots/c2/m-Q4_K_M.gguf", "gpt-oss");
+  put(several + "snapshots/c0/m-F16-00001-of-00002.gguf");
+  gguf("hub/models--p--q/snapshots/c1/m-Q8_0.gguf", "gpt-oss"), put("hub/models--p--q/refs/main", "gone");
+  std::vector<std::string> names;
+  for (const FoundModel& model : models_here(places())) {
+    EXPECT_EQ(found(model.name), model.path) << model.name;
+    names.push_back(model.name);
+  }
+  EXPECT_EQ(names, (Names{"a/b@v1", "a/b@v2", "o/n:Q4_K_M", "o/n:Q8_0", "p/q:Q8_0"}));
+}
+
+// Files that the index names, and a part: they are listed as incomplete.
+TEST_F(Stores, WhatIsIncompleteIsListedAsSuch) {
+  put("models/m/config.json", "{}"), put("models/m/model-00001-of-00002.safetensors");
+  const std::vector<FoundModel> models = models_here(places());
+  ASSERT_EQ(models.size(), 1u);
+  EXPECT_FALSE(models[0].complete);
 }
 
 // Each listed name opens its own model, however many a repository has and wherever they stand in it.

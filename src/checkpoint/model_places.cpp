@@ -34,10 +34,10 @@ std::string line_of(const fs::path& path) {
 
 std::string hub_cache() {
   for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
-    if (std::string hub = environment(name); !hub.empty()) return hub;
+    if (std::string hub = environment_path(name); !hub.empty()) return hub;
   }
-  if (const std::string home = environment("HF_HOME"); !home.empty()) return home + "/hub";
-  if (const std::string cache = environment("XDG_CACHE_HOME"); !cache.empty())
+  if (const std::string home = environment_path("HF_HOME"); !home.empty()) return home + "/hub";
+  if (const std::string cache = environment_path("XDG_CACHE_HOME"); !cache.empty())
     return cache + "/huggingface/hub";
   if (const std::string home = environment("HOME"); !home.empty()) return home + "/.cache/huggingface/hub";
   return {};
@@ -147,6 +147,27 @@ std::string environment(const char* name) {
   return at_home && home != nullptr ? home + text.substr(1) : text;
 }
 
+std::string environment_path(const char* name) {
+  const std::string text = environment(name);
+  const auto is_word = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const bool braces = text.compare(at, 2, "${") == 0;
+    const size_t begin = at + (braces ? 2 : 1);
+    size_t end = begin;
+    while (end < text.size() && (braces ? text[end] != '}' : is_word(text[end]))) ++end;
+    const bool closed = text[at] == '$' && end > begin && (!braces || end < text.size());
+    const char* value = closed ? std::getenv(text.substr(begin, end - begin).c_str()) : nullptr;
+    if (value != nullptr) {
+      out += value;
+      at = end + (braces ? 1 : 0);
+    } else {
+      out += text[at++];
+    }
+  }
+  return out;
+}
+
 ModelPlaces model_places() {
   const std::string home = environment("HOME");
   return {.hub = hub_cache(), .ollama = ollama_stores(home), .lm_studio = lm_studio_homes(home)};
@@ -233,7 +254,7 @@ Result<fs::path> current_snapshot(const fs::path& folder, const std::string& rev
   current.erase(std::ranges::find_if(current, [](unsigned char c) { return std::isspace(c) != 0; }),
                 current.end());
   const std::vector<std::string> all = names_in(folder / "snapshots");
-  // A snapshot that is being fetched has no ref before it is complete.
+  // A snapshot that moesaic is fetching has no ref before it is complete.
   const bool unfinished = std::ranges::any_of(
       names_in(folder / "blobs"), [](const std::string& blob) { return blob.ends_with(".incomplete"); });
   const std::string& named = revision.empty() && all.size() == 1 ? all.front() : revision;

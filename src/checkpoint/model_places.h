@@ -24,6 +24,10 @@ ModelPlaces model_places();
 // An environment variable, or nothing where it is unset; a "~" that begins it is the home folder.
 std::string environment(const char* name);
 
+// Such a path, with the variables $NAME and ${NAME} in it, as huggingface_hub has it: what is not set stays
+// as it is.
+std::string environment_path(const char* name);
+
 // Ok, or why this user may not look at a path or, of a folder, at what is in it; so is a link that leads
 // nowhere. Ok also where nothing has the path.
 Status may_look(const std::filesystem::path& path);

@@ -77,8 +77,13 @@ bool OutputFile::give_name() const {
                           AT_SYMLINK_FOLLOW) == 0;
 }
 
+Status OutputFile::flush() {
+  return std::fflush(file_) == 0 && fsync(fileno(file_)) == 0 ? Status() : failed();
+}
+
 Status OutputFile::commit() {
-  if (std::fflush(file_) != 0 || fsync(fileno(file_)) != 0 || !give_name()) return failed();
+  RETURN_IF_ERROR(flush());
+  if (!give_name()) return failed();
   std::FILE* file = std::exchange(file_, nullptr);
   if (std::fclose(file) != 0 || std::rename(unfinished(path_).c_str(), path_.c_str()) != 0) {
     Status status = failed();

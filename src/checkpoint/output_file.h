@@ -26,6 +26,7 @@ class OutputFile {
   // Zeros up to a multiple of alignment.
   Status pad(size_t alignment);
   size_t position() const { return position_; }
+  Status flush();   // to the disk: what does not fit shows here at the latest
   Status commit();  // flushes to the disk and gives it its name
 
  private:

@@ -6,6 +6,7 @@
 #include "checkpoint/chat_files.h"
 #include "checkpoint/config_reader.h"
 #include "checkpoint/json.h"
+#include "checkpoint/model_places.h"
 #include "checkpoint/pieces.h"
 #include "checkpoint/tokenizer_json.h"
 #include "checkpoint/writer.h"
@@ -212,14 +213,15 @@ Json hf_config(const ModelConfig& c, bool mxfp4, std::optional<Format> own) {
 
 constexpr const char* kFiles[] = {"/model.safetensors", "/config.json", "/tokenizer.json"};
 
-Status write_text(const std::string& path, const std::string& text, bool overwrite) {
+Result<OutputFile> write_text(const std::string& path, const std::string& text, bool overwrite) {
   ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path, overwrite));
   RETURN_IF_ERROR(file.write(text));
-  return file.commit();
+  RETURN_IF_ERROR(file.flush());
+  return file;
 }
 
-Status write_tensors(const std::string& path, const std::vector<Piece>& pieces, const Checkpoint& source,
-                     const WriteOptions& options, bool mxfp4) {
+Result<OutputFile> write_tensors(const std::string& path, const std::vector<Piece>& pieces,
+                                 const Checkpoint& source, const WriteOptions& options, bool mxfp4) {
   Json header = {{"__metadata__", {{"format", "pt"}}}};
   int64_t offset = 0;
   for (const Piece& p : pieces) {
@@ -235,7 +237,8 @@ Status write_tensors(const std::string& path, const std::vector<Piece>& pieces, 
   RETURN_IF_ERROR(write_pieces(file, pieces, 1, source, options, [&](int layer, const LayerWeights& w) {
     return hf_layer(layer, w, options, mxfp4);
   }));
-  return file.commit();
+  RETURN_IF_ERROR(file.flush());
+  return file;
 }
 
 bool has_tokenizer(const TokenizerSource& source) {
@@ -249,23 +252,24 @@ Result<std::string> tokenizer_text(const TokenizerSource& source) {
   return source.json_path.empty() ? std::string() : read_whole(source.json_path, kMost);
 }
 
-// Before gigabytes are written: nothing is replaced unasked, and no index of another model would win over
-// them.
+// Before gigabytes are written: nothing is replaced unasked, no folder stands in a file's place, and no index
+// of another model would win over them.
 Status check_target(const Checkpoint& source, const std::vector<ChatFile>& chat, const std::string& folder,
                     bool overwrite) {
   std::error_code ignored;
   const std::string index = folder + "/model.safetensors.index.json";
   if (std::filesystem::exists(index, ignored))
     return invalid("{}: a sharded model is here already; choose another folder", index);
+  const auto check = [&](const std::string& path) -> Status {
+    if (is_folder(path)) return invalid("{}: a folder stands where a file belongs", path);
+    if (overwrite || !is_there(path)) return {};
+    return invalid("{}: it exists already; pass --force to replace it", path);
+  };
   for (const char* name : kFiles) {
     const bool ours = name != std::string_view("/tokenizer.json") || has_tokenizer(source.tokenizer);
-    if (ours && !overwrite && std::filesystem::exists(folder + name, ignored))
-      return invalid("{}{}: it exists already; pass --force to replace it", folder, name);
+    if (ours) RETURN_IF_ERROR(check(folder + name));
   }
-  for (const ChatFile& file : chat) {
-    if (!overwrite && std::filesystem::exists(folder + "/" + file.name, ignored))
-      return invalid("{}/{}: it exists already; pass --force to replace it", folder, file.name);
-  }
+  for (const ChatFile& file : chat) RETURN_IF_ERROR(check(folder + "/" + file.name));
   return {};
 }
 
@@ -276,13 +280,21 @@ Status write_files(const Checkpoint& source, const std::string& folder, const Wr
   ASSIGN_OR_RETURN(const std::string tokenizer, tokenizer_text(source.tokenizer));
   const bool mxfp4 = options.experts == ExpertsOut::kMxfp4 || all_mxfp4(source.weights);
   const std::vector<Piece> pieces = hf_pieces(source.weights, options, mxfp4);
-  RETURN_IF_ERROR(write_tensors(folder + "/model.safetensors", pieces, source, options, mxfp4));
   const Json config = hf_config(source.config, mxfp4, own_format(source, options));
-  RETURN_IF_ERROR(write_text(folder + "/config.json", config.dump(2) + "\n", options.overwrite));
-  for (const ChatFile& file : chat)
-    RETURN_IF_ERROR(write_text(folder + "/" + file.name, file.text, options.overwrite));
-  if (tokenizer.empty()) return {};
-  return write_text(folder + "/tokenizer.json", tokenizer, options.overwrite);
+  std::vector<OutputFile> files;
+  const auto add = [&](const std::string& name, const std::string& text) -> Status {
+    ASSIGN_OR_RETURN(OutputFile file, write_text(folder + "/" + name, text, options.overwrite));
+    files.push_back(std::move(file));
+    return {};
+  };
+  RETURN_IF_ERROR(add("config.json", config.dump(2) + "\n"));
+  for (const ChatFile& file : chat) RETURN_IF_ERROR(add(file.name, file.text));
+  if (!tokenizer.empty()) RETURN_IF_ERROR(add("tokenizer.json", tokenizer));
+  ASSIGN_OR_RETURN(OutputFile tensors,
+                   write_tensors(folder + "/model.safetensors", pieces, source, options, mxfp4));
+  // They get their names when all are written: the weights last.
+  for (OutputFile& file : files) RETURN_IF_ERROR(file.commit());
+  return tensors.commit();
 }
 
 }  // namespace

@@ -4,10 +4,13 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
+import struct
 import subprocess
+import unittest
 
-from cli import FOLDER, MODEL, MOESAIC, Cli
+from cli import FOLDER, MODEL, MOESAIC, SANITIZED, Cli
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs/user/model-files.md"
 COMMIT, SUM = "c0ffee" + "0" * 34, "ab" * 32
@@ -100,14 +103,34 @@ class Names(Cli):
         for name in listed:
             self.assertRegex(text, rf"(?m)^{re.escape(name)} +[\d.]+ [MG]B  (safetensors|GGUF) ")
 
+    @unittest.skipIf(SANITIZED, "address space")
+    def test_a_file_with_huge_metadata_is_stepped_over(self):
+        """A text of 32 GB, which takes no disk, before the architecture."""
+        path = HOME / "work/models/huge.gguf"
+        size = 32 << 30
+        with open(path, "wb") as file:
+            self.addCleanup(path.unlink)
+            file.write(struct.pack("<IIQQ Q1sIQ", 0x46554747, 3, 0, 2, 1, b"a", 8, size))
+            file.seek(size, os.SEEK_CUR)
+            name, value = b"general.architecture", b"gpt-oss"
+            file.write(struct.pack(f"<Q{len(name)}sIQ{len(value)}s", len(name), name, 8, len(value), value))
+        limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (48 << 30, 48 << 30))  # it is mapped once  # noqa: E731
+        names = self.ok("list", "-o", "names", **self.here(preexec_fn=limit)).split()
+        self.assertTrue({"models/huge.gguf", "models/gpt-oss-20b", "gpt-oss:20b"} <= set(names), names)
+        self.refused(1, "more than 256 MB inside metadata 'a'", "inspect", path, **self.here(preexec_fn=limit))
+
     def test_variables_name_the_places(self):
         cache = HOME / ".cache/huggingface"
         for variables in ({"HF_HUB_CACHE": f"{cache}/hub"}, {"HUGGINGFACE_HUB_CACHE": f"{cache}/hub"}, {"HF_HOME": f"{cache}"},
                           {"XDG_CACHE_HOME": f"{HOME}/.cache"}, {"HF_HOME": "/nowhere", "HF_HUB_CACHE": f"{cache}/hub"}):
             env = {**ENVIRONMENT, "HOME": "/nowhere", **variables}
             self.assertIn("models--openai--gpt-oss-20b", self.opened("openai/gpt-oss-20b", env=env))
-        env = {**ENVIRONMENT, "HF_HOME": "~/.cache/huggingface"}
-        self.assertIn("models--openai--gpt-oss-20b", self.opened("openai/gpt-oss-20b", env=env))
+        for name, value in (("HF_HOME", "~/.cache/huggingface"), ("HF_HOME", "${HOME}/.cache/huggingface"),
+                            ("HF_HUB_CACHE", "$HOME/$X/huggingface/hub"), ("XDG_CACHE_HOME", "$HOME/.cache")):
+            env = {**ENVIRONMENT, "X": ".cache", name: value}
+            self.assertIn("models--openai--gpt-oss-20b", self.opened("openai/gpt-oss-20b", env=env))
+        env = {**ENVIRONMENT, "HF_HUB_CACHE": "$HOME/$Y${}/${Z/$"}  # unset names stay as they are
+        self.refused(1, [re.escape(f"({HOME}/$Y${{}}/${{Z/$)")], "inspect", "openai/gpt-oss-20b2", **self.here(env=env))
         env = {**ENVIRONMENT, "HOME": "/nowhere", "OLLAMA_MODELS": f"{HOME}/.ollama/models"}
         self.assertIn(SUM, self.opened("gpt-oss:20b", env=env))
 

@@ -164,6 +164,7 @@ class Pull(PullCase):
         self.assertEqual((snapshots.parent / "refs/v2").read_text(), tag.commit)
         self.assertEqual(self.pull(), snapshots / main.commit)
         self.assertEqual(self.pull(f"{NAME}@{tag.commit}"), path)
+        self.assertFalse((snapshots.parent / "refs" / tag.commit).exists())  # it was there
         self.assertEqual(self.pull(f"https://huggingface.co/{NAME}/tree/v2"), path)
         for name, at in ((NAME, main), (NAME + "@v2", tag), (f"{NAME}@{tag.commit}", tag)):
             self.assertEqual(self.pull(name, HF_HUB_OFFLINE="1"), snapshots / at.commit)
@@ -249,12 +250,14 @@ class Wire(PullCase):
         self.not_pulled("refuses the token", HF_TOKEN="hf_bad")
         self.not_pulled("characters", HF_TOKEN="hf\nX: y")
         (self.home / "token").write_text("hf_good\n")
-        for env in ({"HF_TOKEN": " hf_good "}, {"HF_TOKEN_PATH": str(self.home / "token")}, {"HF_HOME": str(self.home)}):
+        for env in ({"HF_TOKEN": " hf_good "}, {"HF_TOKEN_PATH": str(self.home / "token")}, {"HF_HOME": str(self.home)},
+                    {"HF_TOKEN_PATH": "$HOME/token"}, {"HF_TOKEN": "hf_good", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}):
             shutil.rmtree(self.cache, ignore_errors=True)
             self.hub.requests.clear()
             self.pull(**env)
             self.assertEqual({r[3].get("Authorization") for r in self.hub.seen("hub")}, {"Bearer hf_good"})
             self.assertEqual({r[3].get("Authorization") for r in self.hub.seen("cdn")}, {None})
+        self.not_pulled("no such repository, or it is private", HF_HOME=str(self.home), HF_HUB_DISABLE_IMPLICIT_TOKEN="True")
 
     def test_refusals(self):
         self.hub.add("a/gated", {"model.safetensors": noise(2000)}).gated = True
@@ -563,6 +566,24 @@ class Endings(PullCase):
         self.assertEqual([first.returncode, second.returncode], [0, 0], outputs)
         self.check(pathlib.Path(outputs[1][0].strip()), {"config.json": b"{}", "model.safetensors": data})
 
+    def test_two_at_once_say_it_once(self):
+        self.hub.add(NAME, {f"model-{i}.safetensors": noise(2 << 20, i) for i in range(8)})
+        self.hub.stall_at = 1 << 20
+        first = self.start()
+        end = time.monotonic() + TIMEOUT
+        while len(list(self.cache.glob("models--*/blobs/*.incomplete"))) < 8:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+        second = self.start()
+        while len([r for r in self.hub.seen("hub") if "/tree/" in r[2]]) < 2:
+            time.sleep(0.02)
+        time.sleep(1.5)  # it looks for them anew every 0.3 s
+        self.hub.stall_at = None
+        self.hub.stall.set()
+        lines = [p.communicate(timeout=TIMEOUT)[1] for p in (first, second)][1].splitlines()
+        self.assertEqual(len(lines), len(set(lines)), lines)
+        self.assertGreater(len(lines), 1)
+
     def test_a_full_disk_in_the_middle(self):
         data = noise(3 << 20)
         self.hub.add(NAME, {"model.safetensors": data})
@@ -596,6 +617,30 @@ class Endings(PullCase):
         self.refused(1, ["no such repository"], "serve", "-hf", "a/absent", "--port", 0, env=self.env)
         self.refused(1, ["no such repository"], "run", "-hf", "a/absent", "-p", "a", env=self.env)
 
+    def test_hf_gets_the_rest(self):
+        """What huggingface_hub leaves that was ended, or asked for the config alone; and a part of another quantisation."""
+        files = model_files()
+        weights = files.pop("model.safetensors")
+        shards = {f"model-0000{i}-of-00002.safetensors": weights if i == 1 else noise(2000) for i in (1, 2)}
+        gguf = FOLDER / "rest.gguf"
+        self.ok("convert", MODEL, gguf)
+        parts = {f"m-Q8_0-0000{i}-of-00002.gguf": noise(2000, i) for i in (1, 2)}
+        for there, rest, name, words in (
+                (files, {"model.safetensors": weights}, NAME, "OK!"),
+                ({**files, "model-00001-of-00002.safetensors": weights}, shards, NAME, "tensor"),  # the second is noise
+                ({"m-Q4_K_M.gguf": gguf.read_bytes(), "m-Q8_0-00001-of-00002.gguf": b"x"}, parts, NAME + ":Q8_0", "not a GGUF")):
+            shutil.rmtree(self.cache, ignore_errors=True)
+            commit = self.hub.add(NAME, {**there, **rest}).commit
+            folder = self.cache / "models--openai--small"
+            for path, data in {"refs/main": commit.encode(), **{f"snapshots/{commit}/{n}": d for n, d in there.items()}}.items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_bytes(data)
+            self.refused(1, ["not all of its files are here", f"moesaic pull {name}"], "inspect", "-m", name, env=self.env)
+            before = len(self.hub.seen("hub"))
+            done = self.moesaic("run", "-hf", name, "-p", "hello", env=self.env)
+            self.assertIn(words, done.stdout + done.stderr)
+            self.assertGreater(len(self.hub.seen("hub")), before)
+            self.assertEqual({n for n in rest if not (folder / "snapshots" / commit / n).exists()}, set())
 
     def served(self, *words):
         """What a server of this model says to hello."""

@@ -20,7 +20,7 @@ class ByteTree {
       path.push_back(tree);
       tree = tree < 0 ? -1 : child(tree, static_cast<uint8_t>(c));
     }
-    for (size_t i = text.size(); i-- > 0;) {
+    for (size_t i = text.size(); i-- > 0 && !a_.full();) {
       const auto byte = static_cast<uint8_t>(text[i]);
       std::vector<Edge> edges;
       if (path[i] >= 0) edges = a_[path[i]].edges;

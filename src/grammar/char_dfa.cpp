@@ -1,7 +1,7 @@
 #include "grammar/char_dfa.h"
 
 #include <algorithm>
-#include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
@@ -19,8 +19,14 @@ class Determinizer {
     int items = 0;
     for (const CharAutomaton* pattern : patterns) {
       first_.push_back(items);
+      set_numbers_.emplace_back();
       items += 2 * static_cast<int>(pattern->states.size());
-      for (const CharSet& set : pattern->sets) sets_.try_emplace(set, static_cast<int>(sets_.size()));
+      for (const CharSet& set : pattern->sets) {
+        const auto [entry, fresh] = numbers_of_sets_.try_emplace(set, static_cast<int>(sets_.size()));
+        if (fresh) sets_.push_back(&entry->first);
+        set_numbers_.back().push_back(entry->second);
+        work_.add(set.size());
+      }
     }
     for (size_t p = 0; p < patterns.size(); ++p) find_endless(p);
     seen_.resize(items);
@@ -78,10 +84,12 @@ class Determinizer {
       const int after = state.where == CharAutomaton::Where::kAtEnd ? 1 : ended;
       for (const int skip : state.skips) open.push_back(first_[p] + 2 * skip + after);
     }
+    std::map<size_t, int> loops;  // one for each pattern
     for (const int item : visited) {
       seen_[item] = false;
-      if (endless_[item]) only_loop(item, found);
+      if (endless_[item]) loops[pattern_of(item)] = item;
     }
+    for (const auto& [pattern, item] : loops) only_loop(item, found);
     work_.add(2 * visited.size() + 1);
     std::sort(found.begin(), found.end());
     return found;
@@ -110,28 +118,30 @@ class Determinizer {
   // The sets that begin or stop to hold at each character. Leaves off where the work is spent.
   void expand(int id) {
     std::map<int, Items> targets;  // by set
-    std::vector<const CharSet*> sets;
     for (const int item : *items_[id]) {
       const size_t p = pattern_of(item);
       for (const auto& [set, next] : patterns_[p]->states[(item - first_[p]) / 2].steps) {
-        const auto known = sets_.find(patterns_[p]->sets[set]);
-        auto [entry, fresh] = targets.try_emplace(known->second);
-        if (fresh) sets.push_back(&known->first);
-        entry->second.push_back(first_[p] + 2 * next);
+        targets[set_numbers_[p][set]].push_back(first_[p] + 2 * next);
       }
     }
     std::map<uint32_t, std::vector<int>> changes;
-    for (const CharSet* set : sets) {
-      work_.add(4 * set->size());
+    for (const auto& [number, unused] : targets) {
+      work_.add(4 * sets_[number]->size());
       if (work_.spent()) return;
-      for (const CharRange r : *set)
-        for (const uint32_t at : {r.low, r.high + 1}) changes[at].push_back(sets_.at(*set));
+      for (const CharRange r : *sets_[number])
+        for (const uint32_t at : {r.low, r.high + 1}) changes[at].push_back(number);
     }
-    std::map<std::set<int>, CharSet> ranges;
-    std::set<int> active;
+    std::map<std::vector<int>, CharSet> ranges;
+    std::vector<int> active;  // ascending
     for (auto at = changes.begin(); at != changes.end(); ++at) {
-      for (const int set : at->second)
-        if (!active.insert(set).second) active.erase(set);
+      work_.add(at->second.size() * active.size() / 64);
+      for (const int set : at->second) {
+        const auto place = std::lower_bound(active.begin(), active.end(), set);
+        if (place == active.end() || *place != set)
+          active.insert(place, set);
+        else
+          active.erase(place);
+      }
       work_.add(at->second.size() + 2 * active.size());
       if (work_.spent()) return;
       if (!active.empty()) ranges[active].push_back({at->first, std::next(at)->first - 1});
@@ -150,7 +160,9 @@ class Determinizer {
   const std::vector<const CharAutomaton*>& patterns_;
   Work& work_;
   std::vector<int> first_;
-  std::map<CharSet, int> sets_;
+  std::map<CharSet, int> numbers_of_sets_;
+  std::vector<const CharSet*> sets_;           // by number
+  std::vector<std::vector<int>> set_numbers_;  // the same by pattern and its own number
   std::vector<bool> seen_, endless_;
   std::map<std::pair<Items, uint64_t>, int> numbers_;
   std::vector<const Items*> items_;
@@ -221,7 +233,24 @@ StateId StringMaker::character(const CharSet& set, StateId next) {
   return is_plain(set) ? spelled(set, next) : a_.call(rule(set), next);
 }
 
+// The same for sets that stay where they are: a large one is looked up once.
+class StringMaker::Characters {
+ public:
+  explicit Characters(StringMaker& strings) : strings_(strings) {}
+  StateId operator()(const CharSet& set, StateId next) {
+    if (is_plain(set)) return strings_.spelled(set, next);
+    const auto [entry, fresh] = rules_.try_emplace(&set, -1);
+    if (fresh) entry->second = strings_.rule(set);
+    return strings_.a_.call(entry->second, next);
+  }
+
+ private:
+  StringMaker& strings_;
+  std::unordered_map<const CharSet*, StateId> rules_;
+};
+
 StateId StringMaker::deterministic(const CharDfa& dfa, uint32_t min, uint32_t max, const Ends& ends) {
+  Characters character(*this);
   const auto expand = [&](auto& counted, int state, uint32_t count, uint32_t more) {
     std::vector<StateId> targets;
     if (counted.enough(count)) targets = ends(dfa.states[state].taken);
@@ -233,6 +262,7 @@ StateId StringMaker::deterministic(const CharDfa& dfa, uint32_t min, uint32_t ma
 }
 
 StateId StringMaker::ambiguous(const CharAutomaton& pattern, uint32_t min, uint32_t max, StateId next) {
+  Characters character(*this);
   const auto expand = [&](auto& counted, int state, uint32_t count, uint32_t more) {
     std::vector<StateId> targets;
     if (state == 0 && counted.enough(count)) targets.push_back(next);

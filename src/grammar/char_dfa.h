@@ -41,6 +41,7 @@ class StringMaker {
   StateId character(const CharSet& set, StateId next);
 
  private:
+  class Characters;
   StateId rule(const CharSet& set);
   StateId spelled(const CharSet& set, StateId next);
 

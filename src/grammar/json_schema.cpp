@@ -55,6 +55,7 @@ Result<StateId> SchemaCompiler::made(const Schemas& schemas) {
       a_.define(forward, {rule});
     }
     ways.push_back(entry->second);
+    if (a_.full() || context_.work().spent()) break;
   }
   return a_.split(ways);
 }
@@ -130,6 +131,8 @@ StateId SchemaCompiler::listed(const std::vector<const Json*>& values) {
   StateId root = -1;
   std::vector<StateId> ways;
   for (const Json* value : values) {
+    context_.work().add(context_.steps_of(*value));
+    if (context_.work().spent()) break;
     if (value->is_string())
       root = tree.with(root, value->dump(), a_.end_of_rule());
     else
@@ -175,6 +178,7 @@ Result<StateId> SchemaCompiler::number(const Facts& facts, bool whole) {
   for (const NumberRange& r : ranges) {
     const bool free = !r.low && !r.high && r.factor.units == 0;
     if (empty(r)) continue;
+    if (a_.full()) break;
     if (free)
       ways.push_back(whole ? rules_.any_integer() : rules_.any_number());
     else

@@ -84,7 +84,9 @@ class Simulation {
 
  private:
   static bool contains(const CharSet& set, char32_t c) {
-    return std::any_of(set.begin(), set.end(), [&](CharRange r) { return r.low <= c && c <= r.high; });
+    const auto after =
+        std::upper_bound(set.begin(), set.end(), c, [](char32_t v, CharRange r) { return v < r.low; });
+    return after != set.begin() && c <= std::prev(after)->high;
   }
   void follow(int first, bool at_begin) {
     seen_.resize(a_.states.size() * 2);

@@ -25,7 +25,7 @@ struct CharAutomaton {
     Where where = Where::kAnywhere;  // where in the string skips are taken
   };
   std::vector<State> states;  // state 0 is the only one to end in
-  std::vector<CharSet> sets;
+  std::vector<CharSet> sets;  // in ascending order
   int start = 0;
 };
 
@@ -46,8 +46,10 @@ struct Pattern {
 
 // The strings that a pattern takes: those in which it finds something, or those that it matches as a whole.
 enum class Extent { kFind, kWhole };
-// Fails with a line that names what is not supported and where in the pattern.
-Result<Pattern> parse_pattern(std::string_view pattern, Extent extent = Extent::kFind);
+inline constexpr size_t kMaxPatternBytes = 64 << 10;
+// Fails with a line that names what is not supported and where in the pattern, and where that takes too many
+// states or too much work.
+Result<Pattern> parse_pattern(std::string_view pattern, Work& work, Extent extent = Extent::kFind);
 // True for strings in which the pattern finds something.
 bool takes(const CharAutomaton& automaton, const std::u32string& text, Work& work);
 bool takes(const Pattern& pattern, const std::u32string& text, Work& work);

@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kMaxNesting = 64;
 constexpr uint32_t kMaxCount = 10'000;
-constexpr size_t kMaxStates = 50'000;
+constexpr size_t kMaxStates = 50'000;              // the automata of a pattern together
+constexpr uint64_t kByteWork = 8, kStateWork = 8;  // steps
 
 const CharSet kDigits = {{'0', '9'}};
 const CharSet kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -23,7 +24,7 @@ const CharSet kAny = {{0, 0xD7FF}, {0xE000, kLastChar}};
 struct Node {
   enum class Kind { kSet, kSequence, kChoice, kRepeat, kTextBegin, kTextEnd };
   Kind kind = Kind::kSequence;
-  CharSet set;
+  int set = -1;  // its number
   std::vector<Node> parts;
   uint32_t min = 0, max = 0;
 };
@@ -36,6 +37,7 @@ class PatternParser {
   // Look-ahead at the beginning, with whether it must hold.
   std::vector<std::pair<bool, Node>> ahead;
   bool anchors_inside = false;
+  std::vector<CharSet> sets;  // each once
 
   // A pattern inside a group matches as it stands; only around the outermost one may anything stand.
   Result<Node> parse(Extent extent) {
@@ -68,14 +70,21 @@ class PatternParser {
   CharSet escape(bool in_class);
   CharSet bracket();
   CharSet hex(int digits);
+  Node set_node(CharSet set);
+  Node anything();
 
+  std::map<CharSet, int> numbers_;  // index in sets
   std::u32string text_;
   size_t at_ = 0;
   Status status_;
 };
 
-Node set_node(CharSet set) { return {.kind = Node::Kind::kSet, .set = std::move(set)}; }
-Node anything() {
+Node PatternParser::set_node(CharSet set) {
+  const auto [entry, fresh] = numbers_.try_emplace(std::move(set), static_cast<int>(sets.size()));
+  if (fresh) sets.push_back(entry->first);
+  return {.kind = Node::Kind::kSet, .set = entry->second};
+}
+Node PatternParser::anything() {
   return {.kind = Node::Kind::kRepeat, .parts = {set_node(kAny)}, .min = 0, .max = kUnlimited};
 }
 
@@ -270,13 +279,21 @@ class Builder {
  public:
   CharAutomaton automaton{.states = {{}}, .sets = {}};
 
-  bool full() const { return automaton.states.size() > kMaxStates; }
+  // states: those that other automata of the pattern have already.
+  Builder(const std::vector<CharSet>& sets, size_t states, Work& work)
+      : sets_(sets), states_(states), work_(work) {}
+
+  bool full() const { return states_ + automaton.states.size() > kMaxStates; }
+  bool stopped() const { return full() || work_.spent(); }
   int add(CharAutomaton::State state) {
     if (full()) return 0;
+    work_.add(kStateWork);
     automaton.states.push_back(std::move(state));
     return static_cast<int>(automaton.states.size()) - 1;
   }
   int build(const Node& node, int next) {
+    work_.add(1);
+    if (stopped()) return 0;
     switch (node.kind) {
       case Node::Kind::kSet:
         return add({.steps = {{number(node.set), next}}});
@@ -296,16 +313,20 @@ class Builder {
   }
 
  private:
-  int number(const CharSet& set) {
+  int number(int set) {
     const auto [entry, fresh] = numbers_.try_emplace(set, static_cast<int>(automaton.sets.size()));
-    if (fresh) automaton.sets.push_back(set);
+    if (fresh) automaton.sets.push_back(sets_[set]), work_.add(sets_[set].size());
     return entry->second;
   }
   int choice(const Node& node, int next) {
     CharAutomaton::State state;
-    for (const Node& part : node.parts) state.skips.push_back(build(part, next));
+    for (const Node& part : node.parts) {
+      const int way = build(part, next);
+      if (state.skips.empty() || state.skips.back() != way) state.skips.push_back(way);
+    }
     return add(std::move(state));
   }
+  // A body that adds nothing, as a{0}, is there once.
   int repeat(const Node& node, int next) {
     const Node& body = node.parts[0];
     if (node.max == kUnlimited) {
@@ -314,49 +335,65 @@ class Builder {
       next = loop;
     } else {
       const int end = next;
-      for (uint32_t i = node.min; i < node.max && !full(); ++i)
-        next = add({.skips = {build(body, next), end}});
+      for (uint32_t i = node.min; i < node.max && !stopped(); ++i) {
+        const int once = build(body, next);
+        if (once == next) break;
+        next = add({.skips = {once, end}});
+      }
     }
-    for (uint32_t i = 0; i < node.min && !full(); ++i) next = build(body, next);
+    for (uint32_t i = 0; i < node.min && !stopped(); ++i) {
+      const int once = build(body, next);
+      if (once == next) break;
+      next = once;
+    }
     return next;
   }
 
-  std::map<CharSet, int> numbers_;
+  const std::vector<CharSet>& sets_;
+  const size_t states_;
+  Work& work_;
+  std::map<int, int> numbers_;  // index in the automaton's sets
 };
 
-Result<CharAutomaton> built(const Node& node) {
-  Builder builder;
+// Adds the automaton's states to `states`.
+Result<CharAutomaton> built(const Node& node, const std::vector<CharSet>& sets, size_t& states, Work& work) {
+  Builder builder(sets, states, work);
   builder.automaton.start = builder.build(node, 0);
   if (builder.full()) return invalid("it is too large: its counts multiply to over {} states", kMaxStates);
+  if (work.spent()) return invalid("{}", kTooMuchWork);
+  states += builder.automaton.states.size();
   return std::move(builder.automaton);
 }
 
 // Sequences of sets and of their repetitions.
-bool add_runs(const Node& node, std::vector<CharRun>& runs) {
+bool add_runs(const Node& node, const std::vector<CharSet>& sets, std::vector<CharRun>& runs) {
   const bool single = node.kind == Node::Kind::kChoice && node.parts.size() == 1;
   if (node.kind == Node::Kind::kSequence || single)
     return std::all_of(node.parts.begin(), node.parts.end(),
-                       [&](const Node& n) { return add_runs(n, runs); });
-  if (node.kind == Node::Kind::kSet) return runs.push_back({node.set, 1, 1}), true;
+                       [&](const Node& n) { return add_runs(n, sets, runs); });
+  if (node.kind == Node::Kind::kSet) return runs.push_back({sets[node.set], 1, 1}), true;
   if (node.kind != Node::Kind::kRepeat) return false;
   std::vector<CharRun> body;
-  if (!add_runs(node.parts[0], body) || body.size() != 1 || body[0].min != 1 || body[0].max != 1)
+  if (!add_runs(node.parts[0], sets, body) || body.size() != 1 || body[0].min != 1 || body[0].max != 1)
     return false;
   return runs.push_back({body[0].set, node.min, node.max}), true;
 }
 
 bool disjoint(const CharSet& a, const CharSet& b) {
-  return std::none_of(a.begin(), a.end(), [&](CharRange x) {
-    return std::any_of(b.begin(), b.end(), [&](CharRange y) { return x.low <= y.high && y.low <= x.high; });
-  });
+  for (auto x = a.begin(), y = b.begin(); x != a.end() && y != b.end();) {
+    if (x->low <= y->high && y->low <= x->high) return false;
+    x->high < y->high ? ++x : ++y;
+  }
+  return true;
 }
 
-std::optional<std::vector<CharRun>> runs_of(const Node& node) {
+std::optional<std::vector<CharRun>> runs_of(const Node& node, const std::vector<CharSet>& sets, Work& work) {
   std::vector<CharRun> runs;
-  if (!add_runs(node, runs) || runs.size() > 100) return std::nullopt;
+  if (!add_runs(node, sets, runs) || runs.size() > 100) return std::nullopt;
   for (size_t i = 0; i < runs.size(); ++i) {
     bool goes_on = runs[i].min != runs[i].max;
     for (size_t j = i + 1; j < runs.size() && goes_on; ++j) {
+      work.add(runs[i].set.size() / 4 + runs[j].set.size() / 4);
       if (!disjoint(runs[i].set, runs[j].set)) return std::nullopt;
       goes_on = runs[j].min == 0;
     }
@@ -366,16 +403,21 @@ std::optional<std::vector<CharRun>> runs_of(const Node& node) {
 
 }  // namespace
 
-Result<Pattern> parse_pattern(std::string_view text, Extent extent) {
+Result<Pattern> parse_pattern(std::string_view text, Work& work, Extent extent) {
+  if (text.size() > kMaxPatternBytes)
+    return invalid("{} bytes are too many (at most {})", text.size(), kMaxPatternBytes);
+  work.add(kByteWork * text.size());
   PatternParser parser(code_points(text));
   ASSIGN_OR_RETURN(const Node node, parser.parse(extent));
   Pattern pattern;
+  size_t states = 0;
   pattern.anchors_inside = parser.anchors_inside;
-  ASSIGN_OR_RETURN(pattern.automaton, built(node));
+  ASSIGN_OR_RETURN(pattern.automaton, built(node, parser.sets, states, work));
   for (const auto& [must, ahead] : parser.ahead) {
-    ASSIGN_OR_RETURN((must ? pattern.with : pattern.without).emplace_back(), built(ahead));
+    ASSIGN_OR_RETURN((must ? pattern.with : pattern.without).emplace_back(),
+                     built(ahead, parser.sets, states, work));
   }
-  if (parser.ahead.empty()) pattern.runs = runs_of(node);
+  if (parser.ahead.empty()) pattern.runs = runs_of(node, parser.sets, work);
   return pattern;
 }
 

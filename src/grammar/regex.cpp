@@ -9,10 +9,8 @@ namespace moesaic::grammar {
 namespace {
 
 Result<StateId> rule_of(Automaton& a, std::string_view regex, Work& work) {
-  if (regex.size() > kMaxRegexBytes)
-    return invalid("{} bytes are too many (at most {})", regex.size(), kMaxRegexBytes);
   if (utf8_valid_prefix(regex) != regex.size()) return invalid("it is not UTF-8");
-  ASSIGN_OR_RETURN(const Pattern pattern, parse_pattern(regex, Extent::kWhole));
+  ASSIGN_OR_RETURN(const Pattern pattern, parse_pattern(regex, work, Extent::kWhole));
   StringMaker texts(a, Spelling::kText);
   if (pattern.runs) return texts.runs(*pattern.runs, a.end_of_rule());
   const auto dfa = determinized({&pattern.automaton}, work);

@@ -10,8 +10,6 @@
 
 namespace moesaic::grammar {
 
-inline constexpr size_t kMaxRegexBytes = 64 << 10;
-
 // A rule for the texts that the expression matches as a whole, as vLLM and outlines have it. The syntax is
 // pattern.h's. Fails with one line that names what is not supported and where. name stands in it.
 Result<StateId> regex_rule(Automaton& automaton, std::string_view regex, const std::string& name, Work& work);

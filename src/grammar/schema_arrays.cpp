@@ -31,10 +31,15 @@ Schemas SchemaCompiler::item(const Facts& facts, size_t at) {
     return (first != nullptr && at < first->size()) || other_items(*part) != nullptr;
   };
   for (const Json* schema : facts.arrays) {
+    context_.work().add(1);
+    context_.add_keywords(*schema);
+    if (context_.work().spent()) return all;
     if (!has(*schema, "unevaluatedItems")) continue;
     const auto& reach = context_.reach(schema);
-    const bool evaluated = std::any_of(facts.arrays.begin(), facts.arrays.end(),
-                                       [&](const Json* part) { return reach.contains(part) && says(part); });
+    const bool evaluated = std::any_of(facts.arrays.begin(), facts.arrays.end(), [&](const Json* part) {
+      context_.work().add(1);
+      return reach.contains(part) && says(part);
+    });
     if (!evaluated) all.push_back(&(*schema)["unevaluatedItems"]);
   }
   for (const Json* schema : facts.arrays) {
@@ -87,8 +92,10 @@ Result<StateId> SchemaCompiler::array(const Facts& facts) {
     if (first != nullptr) alone = std::max(alone, first->size());
   }
   std::vector<Schemas> first;
-  for (size_t i = 0; i < std::min<size_t>(alone, counts.max); ++i) first.push_back(item(facts, i));
+  for (size_t i = 0; i < std::min<size_t>(alone, counts.max) && !context_.work().spent(); ++i)
+    first.push_back(item(facts, i));
   Schemas rest = item(facts, alone);
+  if (context_.work().spent()) return invalid("{}", kTooMuchWork);
   RETURN_IF_ERROR(add_contained(facts, counts, first, rest));
   if (counts.empty()) return a_.split({});
   if (!facts.unique.empty() && counts.max > 1) {
@@ -133,6 +140,8 @@ Result<std::vector<const Json*>> SchemaCompiler::few_values(const Schemas& item)
   if (values.size() > kMaxOrderedUnique) return std::vector<const Json*>();
   std::vector<const Json*> taken;
   for (const Json* value : values) {
+    context_.work().add(taken.size() * context_.steps_of(*value));
+    if (context_.work().spent()) return invalid("{}", kTooMuchWork);
     const bool known = std::any_of(taken.begin(), taken.end(), [&](const Json* t) { return *t == *value; });
     const bool holds = std::all_of(item.begin(), item.end(), [&](const Json* s) {
       return satisfies(*value, *s, context_) == Truth::kYes;

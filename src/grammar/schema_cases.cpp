@@ -112,7 +112,7 @@ class SchemaCases::Search {
 };
 
 Status SchemaCases::check_keywords(const Json& schema) {
-  if (!checked_.insert(&schema).second) return {};
+  if (checked_.contains(&schema)) return {};
   for (const auto& [keyword, value] : *schema.get_ptr<const Json::object_t*>()) {
     context_.work().add(1);
     if (!is_own(keyword) && !kCombining.contains(keyword) && !kAnnotations.contains(keyword))
@@ -120,6 +120,7 @@ Status SchemaCases::check_keywords(const Json& schema) {
     const bool list = keyword == "allOf" || keyword == "anyOf" || keyword == "oneOf";
     if (list && !value.is_array()) return invalid("{} must be a list", keyword);
   }
+  checked_.insert(&schema);
   return {};
 }
 
@@ -141,6 +142,7 @@ Status SchemaCases::add(const Json* schema, int from, Case& c) {
   for (int at = from; at >= 0; at = steps_[at].from) ++depth;
   context_.work().add(depth);
   if (depth > kMaxDepth) return invalid("$ref and allOf are {} deep inside each other", kMaxDepth);
+  context_.add_keywords(*schema);
   if (context_.work().spent()) return invalid("{}", kTooMuchWork);
   steps_.push_back({schema, from});
   RETURN_IF_ERROR(check_keywords(*schema));
@@ -153,6 +155,7 @@ Status SchemaCases::add(const Json* schema, int from, Case& c) {
 
 void SchemaCases::choose(const Json* list, int step, Case& c) {
   list = context_.same(list);
+  context_.work().add(c.choices.size() / 8);
   const bool known =
       std::any_of(c.choices.begin(), c.choices.end(), [&](const Choice& o) { return o.list == list; });
   if (!known) c.choices.push_back({list, step});
@@ -201,6 +204,8 @@ bool SchemaCases::possible_value(const Facts& facts, const Schemas& schemas) {
 bool SchemaCases::possible_object(const Facts& facts, int depth) {
   if (facts.members.empty()) return false;
   for (const std::string& name : facts.required) {
+    context_.work().add(facts.absent.size());
+    if (context_.work().spent()) return true;
     if (std::find(facts.absent.begin(), facts.absent.end(), name) != facts.absent.end()) return false;
     const auto property = schemas_of_property(facts, name, context_);
     if (property.ok() && !plausible(property.value(), depth - 1)) return false;

@@ -10,6 +10,15 @@ uint64_t hash_of_both(uint64_t a, uint64_t b) {
   return h ^ (h >> 31);
 }
 
+// Its parts, and its texts by their length.
+uint64_t size_of(const Json& value) {
+  if (value.is_string()) return 1 + value.get_ref<const std::string&>().size() / SchemaContext::kBytesOfStep;
+  uint64_t size = 1;
+  if (value.is_structured())
+    for (const Json& part : value) size += size_of(part);
+  return size;
+}
+
 }  // namespace
 
 // Every structure's hash is computed once. Its members' order counts: properties are written in it.
@@ -18,7 +27,7 @@ uint64_t SchemaContext::hash_of(const Json& value) {
     return hash_of_both(static_cast<uint64_t>(value.type()), std::hash<Json>()(value));
   const auto known = hashes_.find(&value);
   if (known != hashes_.end()) return known->second;
-  work_.add(1);
+  work_.add(1 + value.size() / 4);
   uint64_t h = hash_of_both(static_cast<uint64_t>(value.type()), value.size());
   for (auto member = value.begin(); member != value.end(); ++member) {
     if (value.is_object()) h = hash_of_both(h, std::hash<std::string>()(member.key()));
@@ -45,6 +54,19 @@ Json SchemaContext::link(const Json* schema) {
   return {{kLink, entry->second}};
 }
 
+uint64_t SchemaContext::steps_of(const Json& value) {
+  if (!value.is_structured()) return size_of(value);
+  const auto [entry, fresh] = steps_.try_emplace(&value, 0);
+  if (fresh) work_.add(entry->second = size_of(value));
+  return entry->second;
+}
+
+const Json* SchemaContext::list_of(const Json& value) {
+  const auto [entry, fresh] = lists_.try_emplace(&value, nullptr);
+  if (fresh) entry->second = keep(Json::array({value}));
+  return entry->second;
+}
+
 Result<std::vector<const Json*>> SchemaContext::references(const Json& schema) const {
   std::vector<const Json*> targets;
   if (has(schema, "$recursiveRef")) targets.push_back(&document_.root());
@@ -57,7 +79,9 @@ Result<std::vector<const Json*>> SchemaContext::references(const Json& schema) c
   for (const char* key : {"$ref", "$dynamicRef"}) {
     if (!has(schema, key)) continue;
     if (!schema[key].is_string()) return invalid("{} must be a string", key);
-    ASSIGN_OR_RETURN(targets.emplace_back(), document_.resolve(schema[key].get<std::string>()));
+    const auto& reference = schema[key].get_ref<const std::string&>();
+    work_.add(reference.size() / kBytesOfStep);
+    ASSIGN_OR_RETURN(targets.emplace_back(), document_.resolve(reference));
   }
   return targets;
 }
@@ -70,6 +94,7 @@ const std::unordered_set<const Json*>& SchemaContext::reach(const Json* schema) 
     const Json* at = same(open.back());
     open.pop_back();
     work_.add(4);
+    add_keywords(*at);
     if (!at->is_object() || !entry->second.insert(at).second) continue;
     const auto targets = references(*at);
     if (targets.ok()) open.insert(open.end(), targets.value().begin(), targets.value().end());
@@ -83,18 +108,16 @@ const std::unordered_set<const Json*>& SchemaContext::reach(const Json* schema) 
 }
 
 Result<const Pattern*> SchemaContext::pattern(const std::string& text) {
+  work_.add(text.size() / kBytesOfStep);
   auto found = patterns_.find(text);
-  if (found == patterns_.end()) {
-    work_.add(8 * text.size());
-    found = patterns_.emplace(text, parse_pattern(text)).first;
-    if (found->second.ok()) work_.add(4 * found->second.value().automaton.states.size());
-  }
+  if (found == patterns_.end()) found = patterns_.emplace(text, parse_pattern(text, work_)).first;
   if (!found->second.ok()) return found->second.status();
   return &found->second.value();
 }
 
 Result<bool> SchemaContext::finds(const std::string& pattern, const std::string& text) {
   ASSIGN_OR_RETURN(const Pattern* parsed, this->pattern(pattern));
+  work_.add(text.size() / kBytesOfStep);
   return takes(*parsed, code_points(text), work_);
 }
 

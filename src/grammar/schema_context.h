@@ -29,6 +29,8 @@ inline constexpr const char *kLink = "\x01link",  // a number of SchemaContext::
 
 class SchemaContext {
  public:
+  static constexpr size_t kBytesOfStep = 16;  // a text that is copied, compared or hashed
+
   SchemaContext(const SchemaDocument& document, Work& work) : document_(document), work_(work) {}
 
   const SchemaDocument& document() const { return document_; }
@@ -36,11 +38,19 @@ class SchemaContext {
     return document_.member(object, key);
   }
   Work& work() { return work_; }
+  // Looking for a keyword passes the others, which are few in most schemas.
+  void add_keywords(const Json& schema) const {
+    if (schema.size() > kFewKeywords) work_.add(4 * schema.size());
+  }
 
   // One address for equal schemas.
   const Json* same(const Json* schema);
   // Keeps a schema that was made here.
   const Json* keep(Json schema);
+  // A list of this value alone, made once.
+  const Json* list_of(const Json& value);
+  // The steps that comparing this value with another one takes. Values stay where they are.
+  uint64_t steps_of(const Json& value);
   // A schema that stands for this one, without a copy of it.
   Json link(const Json* schema);
   // The schemas to which a $ref, $dynamicRef or link points; nullptr where the schema has none.
@@ -58,6 +68,8 @@ class SchemaContext {
   const std::set<std::string>& notes() const { return notes_; }
 
  private:
+  static constexpr size_t kFewKeywords = 32;
+
   uint64_t hash_of(const Json& value);
 
   const SchemaDocument& document_;
@@ -65,8 +77,8 @@ class SchemaContext {
   std::deque<Json> kept_;
   std::vector<const Json*> linked_;
   std::unordered_map<const Json*, size_t> links_;  // numbers in linked_
-  std::unordered_map<const Json*, const Json*> same_;
-  std::unordered_map<const Json*, uint64_t> hashes_;
+  std::unordered_map<const Json*, const Json*> same_, lists_;
+  std::unordered_map<const Json*, uint64_t> hashes_, steps_;
   std::unordered_map<uint64_t, const Json*> by_hash_;
   std::unordered_map<std::string, Result<Pattern>> patterns_;
   std::unordered_map<const Json*, std::unordered_set<const Json*>> reach_;

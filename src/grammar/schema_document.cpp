@@ -122,6 +122,16 @@ void drop_null_keywords(Json& schema) {
   }
 }
 
+// ~0 and ~1 of JSON pointers.
+void unescape(std::string& token) {
+  size_t size = 0;
+  for (size_t i = 0; i < token.size(); ++i) {
+    const bool escape = token[i] == '~' && i + 1 < token.size();
+    token[size++] = !escape ? token[i] : token[++i] == '1' ? '/' : '~';
+  }
+  token.resize(size);
+}
+
 // A reference from a document with this address; enough of RFC 3986 for schemas.
 std::string joined(const std::string& base, const std::string& reference) {
   if (reference.find("://") != std::string::npos || reference.starts_with("urn:") || base.empty())
@@ -146,12 +156,20 @@ Result<std::unique_ptr<SchemaDocument>> SchemaDocument::parse(std::string_view t
   document->root_ = std::move(reader.root);
   drop_null_keywords(document->root_);
   document->find_names(document->root_, "");
+  if (document->names_bytes_ > kMaxNamesBytes)
+    return invalid("{}: its $id and $anchor make names of over {} bytes", name, kMaxNamesBytes);
   return document;
 }
 
+void SchemaDocument::add_name(const std::string& name, const Json& value) {
+  names_.try_emplace(name, &value);
+  names_bytes_ += name.size();
+}
+
 void SchemaDocument::find_names(const Json& value, const std::string& base) {
-  if (!value.is_structured()) return;
-  std::string here = base;
+  if (!value.is_structured() || names_bytes_ > kMaxNamesBytes) return;
+  std::string own;
+  const std::string* here = &base;
   const auto text = [&](const char* key) {
     const Json* found = value.is_object() && value.contains(key) ? &value[key] : nullptr;
     return found != nullptr && found->is_string() ? found->get<std::string>() : std::string();
@@ -159,23 +177,24 @@ void SchemaDocument::find_names(const Json& value, const std::string& base) {
   for (const char* key : {"id", "$id"}) {
     const std::string id = text(key);
     if (id.starts_with('#')) {
-      names_.try_emplace(base + id, &value);
+      add_name(base + id, value);
     } else if (!id.empty()) {
-      here = joined(base, id.substr(0, id.find('#')));
-      names_.try_emplace(here, &value);
+      own = joined(base, id.substr(0, id.find('#')));
+      here = &own;
+      add_name(own, value);
     }
   }
   for (const char* key : {"$anchor", "$dynamicAnchor"}) {
     if (text(key).empty()) continue;
     const std::string anchor = "#" + text(key);
-    names_.try_emplace(here + anchor, &value);
-    names_.try_emplace(anchor, &value);
+    add_name(*here + anchor, value);
+    add_name(anchor, value);
     if (key[1] == 'd') ++dynamic_anchors_[anchor];
   }
   for (auto member = value.begin(); member != value.end(); ++member) {
     const bool data = value.is_object() && (member.key() == "enum" || member.key() == "const" ||
                                             member.key() == "default" || member.key() == "examples");
-    if (!data) find_names(*member, here);
+    if (!data) find_names(*member, *here);
   }
 }
 
@@ -197,8 +216,7 @@ const Json* SchemaDocument::at_pointer(const Json& from, const std::string& poin
   for (size_t begin = 0; begin < pointer.size() && at != nullptr;) {
     const size_t end = std::min(pointer.find('/', begin + 1), pointer.size());
     std::string token = pointer.substr(begin + 1, end - begin - 1);
-    for (size_t i = 0; i + 1 < token.size(); ++i)
-      if (token[i] == '~') token.replace(i, 2, token[i + 1] == '1' ? "/" : "~");
+    unescape(token);
     const bool number =
         !token.empty() && token.size() < 9 && token.find_first_not_of("0123456789") == std::string::npos;
     if (at->is_array())

@@ -20,6 +20,9 @@ class SchemaDocument {
  public:
   static constexpr size_t kMaxMembers = 20'000;  // members of one object
 
+  static constexpr size_t kMaxNamesBytes = 16
+                                           << 20;  // names from $id and $anchor, each with the $id above it
+
   // In linear time, unlike nlohmann's parser, which looks for each member among those before it. Keywords
   // that are null are left out.
   static Result<std::unique_ptr<SchemaDocument>> parse(std::string_view text, const std::string& name);
@@ -32,11 +35,13 @@ class SchemaDocument {
   Result<const Json*> resolve(const std::string& reference) const;
 
  private:
+  void add_name(const std::string& name, const Json& value);
   void find_names(const Json& value, const std::string& base);
   const Json* at_pointer(const Json& from, const std::string& pointer) const;
 
   Json root_;
-  std::unordered_map<std::string, const Json*> names_;    // $id, and $id#anchor
+  std::unordered_map<std::string, const Json*> names_;  // $id, and $id#anchor
+  size_t names_bytes_ = 0;
   std::unordered_map<std::string, int> dynamic_anchors_;  // how often each is there
   mutable std::unordered_map<const Json*, std::unordered_map<std::string_view, const Json*>> indices_;
 };

@@ -73,6 +73,7 @@ class Collector {
       nullable = nullable && schema->value("nullable", Json(false)) == true;
       for (const auto& [keyword, value] : *schema->get_ptr<const Json::object_t*>()) {
         context_.work().add(1);
+        if (context_.work().spent()) return invalid("{}", kTooMuchWork);
         if (keyword == "type") {
           ASSIGN_OR_RETURN(unsigned types, types_of(value));
           if (schema->value("nullable", Json(false)) == true) types |= kNull;
@@ -101,7 +102,7 @@ class Collector {
     if (keyword == "required") return names(keyword, value, facts_.required);
     if (keyword == kAbsent) return names(keyword, value, facts_.absent);
     if (keyword == kNotPattern) return names(keyword, value, facts_.not_patterns);
-    if (keyword == "const") facts_.enums.push_back(context_.keep(Json::array({value})));
+    if (keyword == "const") facts_.enums.push_back(context_.list_of(value));
     if (keyword == "enum") return list(keyword, value, facts_.enums);
     if (keyword == kDiffers) {
       RETURN_IF_ERROR(list(keyword, value, facts_.differs));
@@ -148,6 +149,7 @@ class Collector {
   Status text(const std::string& keyword, const Json& value, std::vector<std::string>& to) {
     if (!value.is_string()) return invalid("{} must be a string", keyword);
     const auto& string = value.get_ref<const std::string&>();
+    context_.work().add(to.size() + string.size() / SchemaContext::kBytesOfStep);
     if (std::find(to.begin(), to.end(), string) == to.end()) to.push_back(string);
     return {};
   }
@@ -158,6 +160,7 @@ class Collector {
     for (const Json& name : value) {
       if (!name.is_string()) return invalid("{} must be a list of strings", keyword);
       to.push_back(name.get<std::string>());
+      context_.work().add(to.back().size() / SchemaContext::kBytesOfStep);
     }
     return {};
   }
@@ -170,6 +173,7 @@ class Collector {
   }
   Status factor(const Json& value) {
     if (!value.is_number() || value.get<double>() <= 0) return invalid("multipleOf must be a number above 0");
+    context_.work().add(facts_.factors.size());
     if (std::find(facts_.factors.begin(), facts_.factors.end(), value) == facts_.factors.end())
       facts_.factors.push_back(value);
     return {};
@@ -208,6 +212,7 @@ class Collector {
 // Is the property named by this schema, or by one of its patterns? Adds what is said of it.
 Result<bool> add_named(const Json& schema, const std::string& name, SchemaContext& context, Schemas& all) {
   bool named = false;
+  context.add_keywords(schema);
   if (has(schema, "properties")) {
     const Json* own = context.member(schema["properties"], name);
     if (own != nullptr) all.push_back(own), named = true;
@@ -259,9 +264,11 @@ namespace {
 template <typename Says>
 void add_unevaluated(const Facts& facts, SchemaContext& context, const Says& says, Schemas& all) {
   for (const Json* schema : facts.objects) {
-    if (!has(*schema, "unevaluatedProperties")) continue;
+    context.add_keywords(*schema);
+    if (context.work().spent() || !has(*schema, "unevaluatedProperties")) continue;
     const auto& reach = context.reach(schema);
     const bool evaluated = std::any_of(facts.objects.begin(), facts.objects.end(), [&](const Json* part) {
+      context.work().add(1);
       return reach.contains(part) && !has(*part, kRewritten) &&
              (has(*part, "additionalProperties") || says(part));
     });
@@ -276,11 +283,13 @@ Result<Schemas> schemas_of_property(const Facts& facts, const std::string& name,
   std::vector<const Json*> naming;
   for (const Json* schema : facts.objects) {
     context.work().add(1);
+    if (context.work().spent()) return invalid("{}", kTooMuchWork);
     ASSIGN_OR_RETURN(const bool named, add_named(*schema, name, context, all));
     if (named) naming.push_back(schema);
     if (!named && has(*schema, "additionalProperties")) all.push_back(&(*schema)["additionalProperties"]);
   }
   const auto says = [&](const Json* part) {
+    context.work().add(naming.size());
     return std::find(naming.begin(), naming.end(), part) != naming.end();
   };
   add_unevaluated(facts, context, says, all);
@@ -297,6 +306,9 @@ Schemas schemas_of_others(const Facts& facts, const std::vector<std::string>& ma
   Schemas all;
   for (const Json* schema : facts.objects) {
     bool named = false;
+    context.add_keywords(*schema);
+    context.work().add(1 + 4 * matched.size());
+    if (context.work().spent()) break;
     for (const std::string& pattern : matched) {
       const Json* own = pattern_of(schema, pattern);
       if (own != nullptr) all.push_back(own), named = true;
@@ -304,6 +316,7 @@ Schemas schemas_of_others(const Facts& facts, const std::vector<std::string>& ma
     if (!named && has(*schema, "additionalProperties")) all.push_back(&(*schema)["additionalProperties"]);
   }
   const auto says = [&](const Json* part) {
+    context.work().add(4 * matched.size());
     return std::any_of(matched.begin(), matched.end(),
                        [&](const auto& p) { return pattern_of(part, p) != nullptr; });
   };

@@ -65,6 +65,7 @@ class SchemaCompiler::Record {
         rules_(compiler.rules_),
         properties_(properties),
         counts_(counts),
+        work_(compiler.context_.work()),
         tree_(compiler.a_) {
     capped_ = counts.max != kUnlimited;
     cap_ = capped_ ? counts.max : counts.min;
@@ -80,12 +81,14 @@ class SchemaCompiler::Record {
     std::vector<StateId> tree(cap_ + 1, -1), behind(cap_ + 1), before;
     for (uint32_t n = 0; n <= cap_; ++n) behind[n] = behind_of(n, -1, true, open);
     bool may_end = true;
-    for (size_t i = properties_.size(); i-- > 0 && !a_.full();) {
+    for (size_t i = properties_.size(); i-- > 0 && !a_.full() && !work_.spent();) {
       const Property& p = properties_[i];
       may_end = may_end && !p.required;
       before = behind;
-      for (uint32_t n = 0; n <= cap_; ++n) {
-        const std::string text = text::OrderedJson(p.name).dump().substr(1);
+      const std::string text = text::OrderedJson(p.name).dump().substr(1);
+      for (uint32_t n = 0; n <= cap_ && !a_.full(); ++n) {
+        work_.add(text.size());
+        if (work_.spent()) break;
         if (p.required) tree[n] = -1;
         const bool fits = !capped_ || n < counts_.max;
         if (fits)
@@ -146,6 +149,7 @@ class SchemaCompiler::Record {
   JsonRules& rules_;
   const std::vector<Property>& properties_;
   Counts counts_;
+  Work& work_;
   ByteTree tree_;
   bool capped_;
   uint32_t cap_;
@@ -154,6 +158,7 @@ class SchemaCompiler::Record {
 };
 
 Result<bool> SchemaCompiler::name_allowed(const Facts& facts, const std::string& name) {
+  context_.work().add(facts.absent.size());
   if (std::find(facts.absent.begin(), facts.absent.end(), name) != facts.absent.end()) return false;
   for (const Json* names : facts.names) {
     const Truth truth = satisfies(Json(name), *names, context_);
@@ -208,6 +213,8 @@ Result<std::vector<SchemaCompiler::Property>> SchemaCompiler::properties(const F
       properties.push_back({name, inner(schemas, "properties." + name), required.contains(name)});
     if (context_.work().spent()) return invalid("{}", kTooMuchWork);
   }
+  context_.work().add(facts.absent.size() * named.size());
+  if (context_.work().spent()) return invalid("{}", kTooMuchWork);
   for (const std::string& name : facts.absent)
     if (std::find(named.begin(), named.end(), name) == named.end()) named.push_back(name);
   return properties;
@@ -217,11 +224,15 @@ Result<std::vector<SchemaCompiler::Property>> SchemaCompiler::properties(const F
 Result<StateId> SchemaCompiler::other_member(const Facts& facts, const std::vector<std::string>& named) {
   std::vector<std::string> patterns;
   for (const Json* schema : facts.objects) {
-    if (!has(*schema, "patternProperties")) continue;
-    for (const auto& [pattern, unused] : *(*schema)["patternProperties"].get_ptr<const Json::object_t*>())
+    if (!has(*schema, "patternProperties") || patterns.size() > kMaxPatterns) continue;
+    for (const auto& [pattern, unused] : *(*schema)["patternProperties"].get_ptr<const Json::object_t*>()) {
+      if (patterns.size() > kMaxPatterns) break;
       if (std::find(patterns.begin(), patterns.end(), pattern) == patterns.end()) patterns.push_back(pattern);
+    }
   }
+  for (const std::string& name : named) context_.work().add(2 * name.size());
   const Schemas schemas = schemas_of_others(facts, {}, context_);
+  if (context_.work().spent()) return invalid("{}", kTooMuchWork);
   if (patterns.empty() && (closed(facts) || is_false(schemas))) return -1;
   if (patterns.empty() && facts.names.empty()) {
     const StateId value = a_.call(inner(schemas, "additionalProperties"), a_.end_of_rule());
@@ -258,6 +269,8 @@ Result<StateId> SchemaCompiler::matching_member(const Facts& facts, const Facts&
   std::vector<std::string> without = named;
   for (const Json* value : name.differs)
     if (value->is_string()) without.push_back(value->get<std::string>());
+  for (const std::string& text : without) context_.work().add(20 * text.size());
+  if (context_.work().spent()) return invalid("{}", kTooMuchWork);
   const CharAutomaton others = automaton_of(without);
   const size_t first_wanted = all.size();
   RETURN_IF_ERROR(add(""));

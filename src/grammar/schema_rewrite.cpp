@@ -66,13 +66,19 @@ void negate_bound(const std::string& keyword, const Json& value, const Json& sch
 // The names of properties that a schema says something of, references and allOf included.
 void add_names(const Json& schema, SchemaContext& context, int depth, std::set<std::string>& names) {
   context.work().add(1);
-  if (!schema.is_object() || depth > 8) return;
-  if (has(schema, "properties") && schema["properties"].is_object())
+  context.add_keywords(schema);
+  if (!schema.is_object() || depth > 8 || context.work().spent()) return;
+  const auto add_size = [&](const Json& list) { context.work().add(list.size()); };
+  if (has(schema, "properties") && schema["properties"].is_object()) {
+    add_size(schema["properties"]);
     for (const auto& [name, unused] : *schema["properties"].get_ptr<const Json::object_t*>())
       names.insert(name);
-  if (has(schema, "required") && schema["required"].is_array())
+  }
+  if (has(schema, "required") && schema["required"].is_array()) {
+    add_size(schema["required"]);
     for (const Json& name : schema["required"])
       if (name.is_string()) names.insert(name.get<std::string>());
+  }
   const auto targets = context.references(schema);
   if (targets.ok())
     for (const Json* target : targets.value()) add_names(*target, context, depth + 1, names);
@@ -238,7 +244,8 @@ void SchemaCases::negate_keyword(const std::string& keyword, const Json& value, 
                                  Json& ways) {
   if (keyword == "pattern" && value.is_string())
     return ways.push_back(text_with(kNotPattern, Json::array({value})));
-  if (keyword == kNotPattern && value.size() == 1) return ways.push_back(text_with("pattern", value[0]));
+  if (keyword == kNotPattern && value.is_array() && value.size() == 1)
+    return ways.push_back(text_with("pattern", value[0]));
   if (keyword.ends_with("inimum") || keyword.ends_with("aximum")) {
     if (!value.is_boolean()) negate_bound(keyword, value, schema, ways);
     return;
@@ -304,7 +311,8 @@ void SchemaCases::negate_combination(const std::string& keyword, const Json& val
   } else if (const auto targets = context_.references(Json{{keyword, value}}); targets.ok()) {
     for (const Json* target : targets.value()) {
       const Json* list = negation(target);
-      if (list != nullptr) ways.insert(ways.end(), list->begin(), list->end());
+      if (list == nullptr) continue;
+      for (const Json& way : *list) ways.push_back(context_.link(&way));
     }
   }
 }

@@ -25,6 +25,8 @@ class Checker {
       : context_(context), its_enum_(its_enum) {}
 
   Truth whole(const Json& value, const Json& schema, int depth) {
+    context_.work().add(1);
+    context_.add_keywords(schema);
     if (schema.is_boolean()) return truth(schema.get<bool>());
     if (!schema.is_object() || depth > kMaxValueDepth || context_.work().spent()) return Truth::kUnknown;
     Truth all = own(value, schema, depth);
@@ -44,6 +46,7 @@ class Checker {
     for (const auto& [keyword, part] : *schema.get_ptr<const Json::object_t*>()) {
       context_.work().add(1);
       if (all == Truth::kNo) return all;
+      if (context_.work().spent()) return Truth::kUnknown;
       const unsigned spoken = type_of_keyword(keyword);
       if (spoken == 0)
         all = both(all, of_any_type(keyword, part, value, schema));
@@ -60,10 +63,13 @@ class Checker {
   Truth of_any_type(const std::string& keyword, const Json& part, const Json& value, const Json& schema) {
     const auto listed = [&] {
       if (&part == its_enum_) return true;
-      context_.work().add(part.size());
+      context_.work().add(part.size() * context_.steps_of(value));
       return std::find(part.begin(), part.end(), value) != part.end();
     };
-    if (keyword == "const") return truth(part == value);
+    if (keyword == "const") {
+      context_.work().add(context_.steps_of(value));
+      return truth(part == value);
+    }
     if (keyword == "enum") return truth(listed());
     if (keyword == kDiffers) return truth(!listed());
     if (keyword != "type") return Truth::kYes;
@@ -86,6 +92,7 @@ class Checker {
 
   Truth string(const std::string& keyword, const Json& part, const Json& value) {
     const auto& text = value.get_ref<const std::string&>();
+    context_.work().add(text.size() / SchemaContext::kBytesOfStep);
     if (keyword.ends_with("Length")) return counted(keyword, part, code_points(text).size());
     if (keyword == kNotPattern) {
       Truth none = Truth::kYes;
@@ -128,13 +135,14 @@ class Checker {
     return all;
   }
   Truth prefix(const Json& parts, const Json& value, int depth) {
+    if (!parts.is_array()) return Truth::kUnknown;
     Truth all = Truth::kYes;
     for (size_t i = 0; i < value.size() && i < parts.size(); ++i)
       all = both(all, whole(value[i], parts[i], depth + 1));
     return all;
   }
   Truth unique(const Json& part, const Json& value) {
-    context_.work().add(value.size() * value.size());
+    context_.work().add(value.size() * context_.steps_of(value));
     if (part != true) return Truth::kYes;
     for (size_t i = 0; i < value.size() && !context_.work().spent(); ++i)
       for (size_t j = 0; j < i; ++j)
@@ -160,6 +168,8 @@ class Checker {
     if (keyword == "unevaluatedProperties") return Truth::kUnknown;
     Truth all = Truth::kYes;
     for (const auto& [name, member] : *value.get_ptr<const Json::object_t*>()) {
+      context_.work().add(1);
+      if (context_.work().spent()) return Truth::kUnknown;
       if (keyword == "propertyNames") all = both(all, whole(Json(name), part, depth + 1));
       if (keyword == "properties") {
         const Json* own = context_.member(part, name);
@@ -172,9 +182,10 @@ class Checker {
   }
   Truth names(const std::string& keyword, const Json& part, const Json& value) {
     if (!part.is_array()) return Truth::kUnknown;
+    context_.work().add(2 * part.size());
     return truth(std::all_of(part.begin(), part.end(), [&](const Json& name) {
-      return name.is_string() &&
-             value.contains(name.get_ref<const std::string&>()) == (keyword == "required");
+      return name.is_string() && (context_.member(value, name.get_ref<const std::string&>()) != nullptr) ==
+                                     (keyword == "required");
     }));
   }
   Truth matching(const std::string& name, const Json& member, const Json& patterns, int depth) {
@@ -188,12 +199,16 @@ class Checker {
   }
   Truth additional(const std::string& name, const Json& member, const Json& part, const Json& schema,
                    int depth) {
+    context_.add_keywords(schema);
     if (has(schema, "properties") && context_.member(schema["properties"], name) != nullptr)
       return Truth::kYes;
     Truth named = Truth::kNo;
-    if (has(schema, "patternProperties"))
-      for (const auto& [pattern, unused] : *schema["patternProperties"].get_ptr<const Json::object_t*>())
+    if (has(schema, "patternProperties")) {
+      const Json& patterns = schema["patternProperties"];
+      if (!patterns.is_object()) return Truth::kUnknown;
+      for (const auto& [pattern, unused] : *patterns.get_ptr<const Json::object_t*>())
         named = either(named, found(pattern, name));
+    }
     return either(named, whole(member, part, depth + 1));
   }
 
@@ -229,7 +244,8 @@ class Checker {
     if (!needs.is_object()) return Truth::kUnknown;
     Truth all = Truth::kYes;
     for (const auto& [name, need] : *needs.get_ptr<const Json::object_t*>()) {
-      if (!value.contains(name)) continue;
+      context_.work().add(1);
+      if (context_.member(value, name) == nullptr) continue;
       all = both(all, need.is_array() ? names("required", need, value) : whole(value, need, depth + 1));
     }
     return all;

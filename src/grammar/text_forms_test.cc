@@ -59,6 +59,9 @@ TEST(Regex, RefusesWithALine) {
   EXPECT_NE(failure({.regex = "\xFF"}).find("UTF-8"), std::string::npos);
   EXPECT_NE(failure({.regex = std::string(100'000, 'a')}).find("bytes are too many"), std::string::npos);
   EXPECT_NE(failure({.regex = "((a{1000}b?){1000}c){1000}"}).find("states"), std::string::npos);
+  // Repetitions of nothing, as many as they are.
+  EXPECT_EQ(failure({.regex = "(((a{0}){10000}){10000}){10000}"}), "");
+  EXPECT_EQ(failure({.regex = "b((((a{0}){0,9999}){1,9999}){9999}){9999}"}), "");
 }
 
 TEST(Gbnf, SymbolsAndOperators) {

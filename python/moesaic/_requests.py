@@ -183,7 +183,8 @@ class _Base:
         moe_path: auto, w4a8, w4a8x2 or fp8 (Ada, Hopper). cpu_prefetch: auto, none or t0:1024. batch_invariant: cuda, the same bits in any batch.
         tune: cuda: kernels are measured at the first load on a device, and the choice is kept.
         lora: adapters as peft saves them, FOLDER or FOLDER:SCALE; or one of them.
-        speculative: none, ngram, suffix or suffix:own. draft_tokens: of a guess; 0: as many as pay.
+        speculative: none, ngram, suffix, suffix:own, eagle3 (the model's own head, such as tiny's), eagle3:FOLDER or draft:MODEL.
+            draft_tokens: of a guess; 0: as many as pay.
         kv_host: GiB of host memory for blocks of the prefix cache whose pages others needed. kv_disk: DIR or DIR:GiB,
             a folder for the same, found again by the next process.
         tp: ranks that compute the model together, each with its part of the weights: on cuda a GPU each, on cpu a

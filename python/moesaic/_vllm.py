@@ -120,7 +120,7 @@ def _not(name: str, value: Any) -> bool:
     return not value
 
 
-_DEVICES = "a model runs on one device, device='cuda:1' for example; several: one process each (docs/user/fleet.md)"
+_DEVICES = "use tp, the GPUs that compute a model together, or a server for each GPU (docs/user/fleet.md)"
 _SPECULATIVE = "use speculative, such as speculative='ngram', and draft_tokens"
 _LORA = "use lora=FOLDER, or a list of folders, for the whole engine"
 _TEXT = "gpt-oss reads text only"
@@ -128,7 +128,8 @@ _LOADING = "give model a folder, a .gguf file or owner/name; models are not down
 _MEMORY = "use kv_tokens, the size of the KV cache in tokens, or context and max_batch"
 _WEIGHTS = "weights stay as they are stored; dense= (bf16, q8_0, mxfp8, mxfp4) changes those of attention"
 _PARTS = "is about a part of vLLM that is not here"
-_OFFLOAD = "weights and KV cache stay on the device; kv_host and kv_disk keep blocks of the prefix cache beside it"
+_OFFLOAD = "use gpu_memory or experts, by which experts stay in host memory"
+_KV_OFFLOAD = "use kv_host or kv_disk, which keep blocks of the prefix cache"
 _CHAT = "the model's own format, harmony, is built in"
 
 LLM_NAMES = Names(
@@ -154,7 +155,8 @@ LLM_NAMES = Names(
         max_parallel_loading_workers worker_use_ray ray_workers_use_nsight""": _DEVICES,
         "gpu_memory_utilization kv_cache_memory_bytes num_gpu_blocks_override": _MEMORY,
         """cpu_offload_gb offload_backend cpu_offload_params offload_group_size offload_num_in_group offload_prefetch_step
-        offload_params kv_offloading_size kv_offloading_backend kv_transfer_config""": _OFFLOAD,
+        offload_params""": _OFFLOAD,
+        "kv_offloading_size kv_offloading_backend kv_transfer_config": _KV_OFFLOAD,
         "speculative_config speculative_model num_speculative_tokens spec_method spec_model spec_tokens": _SPECULATIVE,
         """enable_lora max_loras max_lora_rank max_cpu_loras lora_dtype lora_target_modules fully_sharded_loras default_mm_loras
         lora_modules long_lora_scaling_factors max_lora_cls_labels specialize_active_lora enable_mixed_moe_lora_format

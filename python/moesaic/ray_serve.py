@@ -57,7 +57,8 @@ class MoesaicServer:
 
     async def __call__(self, request: Request) -> Response:
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False)
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None),
+                                                  auto_decompress=False)  # without a limit: aiohttp's is 100 requests at once
         url = self._url + request.url.path + (f"?{request.url.query}" if request.url.query else "")
         try:
             answer = await self._session.request(request.method, url, headers=_kept(request.headers), data=await request.body())

@@ -1,4 +1,4 @@
-"""The Ray Serve deployment with stand-ins for Ray, aiohttp and Starlette: which answers go on in parts."""
+"""The Ray Serve deployment with stand-ins for Ray, aiohttp and Starlette."""
 
 import asyncio
 import importlib
@@ -29,6 +29,21 @@ class Answer:
         return b"whole"
 
 
+def answer_of(content_type):
+    async def answer(*_, **__):
+        return Answer(content_type)
+    return answer
+
+
+def ask(ray_serve, session):
+    async def body():
+        return b""
+    server = ray_serve.MoesaicServer.__new__(ray_serve.MoesaicServer)
+    server._url, server._session = "http://a", session
+    request = types.SimpleNamespace(url=types.SimpleNamespace(path="/api/chat", query=""), method="POST", headers={}, body=body)
+    return asyncio.run(server(request))
+
+
 def module(name, **members):
     made = types.ModuleType(name)
     vars(made).update(members)
@@ -49,12 +64,16 @@ def ray_serve(monkeypatch):
 @pytest.mark.parametrize("content_type, kind", [
     ("text/event-stream", StreamingResponse), ("application/x-ndjson", StreamingResponse), ("application/json", Response)])
 def test_streams_go_on_in_parts(ray_serve, content_type, kind):
-    async def answer(*_, **__):
-        return Answer(content_type)
+    assert type(ask(ray_serve, types.SimpleNamespace(request=answer_of(content_type)))) is kind
 
-    async def body():
-        return b""
-    server = ray_serve.MoesaicServer.__new__(ray_serve.MoesaicServer)
-    server._url, server._session = "http://a", types.SimpleNamespace(request=answer)
-    request = types.SimpleNamespace(url=types.SimpleNamespace(path="/api/chat", query=""), method="POST", headers={}, body=body)
-    assert type(asyncio.run(server(request))) is kind
+
+def test_the_session_sets_no_limit_of_its_own(ray_serve, monkeypatch):
+    def record(**options):
+        return options
+    for name in ("ClientTimeout", "TCPConnector"):
+        monkeypatch.setattr(sys.modules["aiohttp"], name, record, raising=False)
+    made = []
+    monkeypatch.setattr(sys.modules["aiohttp"], "ClientSession", raising=False,
+                        value=lambda **options: made.append(options) or types.SimpleNamespace(request=answer_of("application/json")))
+    ask(ray_serve, None)
+    assert made == [{"connector": {"limit": 0}, "timeout": {"total": None}, "auto_decompress": False}]

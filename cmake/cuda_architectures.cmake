@@ -23,10 +23,11 @@ function(moesaic_default_architectures out version)
   set(${out} "${architectures}" PARENT_SCOPE)
 endfunction()
 
-# moesaic_nvcc_version(OUT): of the nvcc that CMake would take, such as 13.0; empty where there is none. Asked before CUDA is
-# enabled, since an nvcc that lacks an architecture fails there with many lines that do not say so.
+# moesaic_nvcc_version(OUT): of the nvcc that CMake is to take, such as 13.0; empty where there is none. Asked before CUDA is
+# enabled, since an nvcc that lacks an architecture fails there with many lines that do not say so. CMake alone would not look
+# into /usr/local/cuda.
 function(moesaic_nvcc_version out)
-  find_program(MOESAIC_NVCC NAMES ${CMAKE_CUDA_COMPILER} $ENV{CUDACXX} nvcc PATHS /usr/local/cuda/bin)
+  find_program(MOESAIC_NVCC NAMES ${CMAKE_CUDA_COMPILER} $ENV{CUDACXX} nvcc HINTS ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda)
   mark_as_advanced(MOESAIC_NVCC)
   set(version "")
   if(MOESAIC_NVCC)
@@ -34,8 +35,35 @@ function(moesaic_nvcc_version out)
     if(text MATCHES "release ([0-9.]+)")
       set(version ${CMAKE_MATCH_1})
     endif()
+    if(NOT DEFINED ENV{CUDACXX})
+      set(ENV{CUDACXX} ${MOESAIC_NVCC})
+    endif()
   endif()
   set(${out} "${version}" PARENT_SCOPE)
+endfunction()
+
+# moesaic_nvcc_works(OUT VERSION): whether CMake can compile with the nvcc that moesaic_nvcc_version() has found, ON or OFF. A
+# failure is told and not remembered.
+function(moesaic_nvcc_works out version)
+  set(${out} OFF PARENT_SCOPE)
+  if(NOT version)
+    message(STATUS "No nvcc: building without the CUDA backend")
+    return()
+  endif()
+  if(NOT CMAKE_CUDA_COMPILER)
+    unset(CMAKE_CUDA_COMPILER CACHE)
+  endif()
+  if(CMAKE_CUDA_HOST_COMPILER AND NOT DEFINED ENV{CUDAHOSTCXX})
+    set(ENV{CUDAHOSTCXX} ${CMAKE_CUDA_HOST_COMPILER})
+  endif()
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(${out} ON PARENT_SCOPE)
+  else()
+    message(WARNING "nvcc ${version} (${MOESAIC_NVCC}) cannot compile here: building without the CUDA backend. -DMOESAIC_CUDA=ON says why; "
+      "for a GCC that is too new name another with -DCMAKE_CUDA_HOST_COMPILER=g++-12")
+  endif()
 endfunction()
 
 # moesaic_nvcc_architectures(OUT TEXT): the numbers in what `nvcc --list-gpu-code` prints, of chips that the sources are

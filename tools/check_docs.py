@@ -2,7 +2,8 @@
 """Checks every Markdown page of the repository.
 
 Relative links must lead to a file, and their anchors to a heading. Paths and file names in backticks must exist, but for
-docs/lab and the changelog, which keep the names of their date. Commands name a model as it is called once it is got. A docs/*.md path named in any other file must exist too.
+docs/lab and the changelog, which keep the names of their date. Commands name a model as it is called once it is got, and
+install moesaic from a wheel. A docs/*.md path named in any other file must exist too.
 Prints one line for each fault; exit status 1 if there are any.
 """
 import fnmatch
@@ -24,6 +25,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"(?!/|~|\.)[\w.*+-]+(/[\w.*+-]*)+")
 NAME = re.compile(r"[\w*-]+(\.test)?\.(%s)" % "|".join(SUFFIXES))
 BARE_NAME = re.compile(r"\bmoesaic(?: \w+)? (?:-m |--model )?gpt-oss-\d+b(?![.\w-])")  # not what `moesaic pull` gives
+FROM_INDEX = re.compile(r"\bpip install moesaic\b")  # which does not have it
 MENTION = re.compile(r"(?<![\w/])docs/[\w./-]+\.md")
 
 
@@ -101,6 +103,8 @@ class Checker:
         for number, line in () if history else enumerate((ROOT / page).read_text().splitlines(), 1):
             for command in BARE_NAME.findall(line):
                 self.fault(page, number, f"no name of a model: {command}; write openai/gpt-oss-20b")
+            if FROM_INDEX.search(line):
+                self.fault(page, number, "PyPI has no moesaic: pip install ./moesaic-*.whl")
 
     def check_mentions(self, path):
         try:

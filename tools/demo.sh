@@ -14,7 +14,7 @@ took() { printf 'demo: that took %d min %d s\n' $((($(date +%s) - $1) / 60)) $((
 about() { echo "about $((($1 / cores + 59) / 60)) min on $cores cores"; }
 
 for_this_machine() {
-  sed -n 's/^-- This machine/demo: this machine/p' build/configure.log
+  sed -n 's/^-- This machine/demo: this machine/p; /^CMake Warning/,/^\(Call.*\)*$/s/^  */demo: /p' build/configure.log
   seconds=210
   grep -q '^-- This machine.*CUDA' build/configure.log && seconds=900
   echo "demo: from nothing the build takes $(about $seconds)"

@@ -24,14 +24,20 @@ set(short_names -fmacro-prefix-map=${PROJECT_BINARY_DIR}/= -fmacro-prefix-map=${
 target_compile_options(moesaic_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${short_names}>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=$<JOIN:${short_names},$<COMMA>>>")
 target_include_directories(moesaic_flags INTERFACE ${PROJECT_SOURCE_DIR}/include)
-# Debug builds are linked by lld where there is one. GCC looks for it in a folder of -B; a cross compiler only there.
-if(CMAKE_BUILD_TYPE STREQUAL Debug)
+# lld, where there is one, links Debug builds and the tests of a build that is made once. GCC looks for it in a folder of -B; a
+# cross compiler only there.
+option(MOESAIC_BUILT_ONCE "Compile in less time, for a build that is made once, as CI's" OFF)
+set(links_of_tests "")
+if(CMAKE_BUILD_TYPE STREQUAL Debug OR MOESAIC_BUILT_ONCE)
   find_program(MOESAIC_LLD ld.lld)
   mark_as_advanced(MOESAIC_LLD)
   if(MOESAIC_LLD)
     file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/lld)
     file(CREATE_LINK ${MOESAIC_LLD} ${PROJECT_BINARY_DIR}/lld/ld.lld SYMBOLIC)
-    add_link_options(-fuse-ld=lld -B${PROJECT_BINARY_DIR}/lld)
+    set(links_of_tests -fuse-ld=lld -B${PROJECT_BINARY_DIR}/lld)
+  endif()
+  if(CMAKE_BUILD_TYPE STREQUAL Debug)
+    add_link_options(${links_of_tests})
   endif()
 endif()
 if(MOESAIC_SANITIZE)
@@ -47,7 +53,6 @@ endif()
 # clang precompiles the headers of other projects that most sources include: that saves a second or two for each source, with
 # GCC half a second. ccache would want options of its own for it, and a source that forgets an include is not found out.
 # GCC tidies its memory up less often: an eighth of its time, for a quarter more memory.
-option(MOESAIC_BUILT_ONCE "Compile in less time, for a build that is made once, as CI's" OFF)
 if((MOESAIC_BUILT_ONCE OR MOESAIC_THIS_MACHINE) AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:--param ggc-min-heapsize=524288>")
 endif()
@@ -160,6 +165,7 @@ function(moesaic_test name)
   add_executable(${name} ${ARG_SOURCES})
   list(TRANSFORM ARG_DEPS PREPEND moesaic_)
   target_link_libraries(${name} PRIVATE moesaic_flags ${ARG_DEPS} ${ARG_LIBS} GTest::gtest_main)
+  target_link_options(${name} PRIVATE ${links_of_tests})
   moesaic_precompiled(${name} tests)
   target_compile_definitions(${name} PRIVATE MOESAIC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:$<$<CONFIG:Release>:-O1>$<$<CONFIG:Debug>:-O0>>)
@@ -170,10 +176,20 @@ function(moesaic_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" SKIP_REGULAR_EXPRESSION "${moesaic_all_skipped}")
 endfunction()
 
-# moesaic_untested(PROGRAM ...): programs that no test runs, so a sanitizer's build of everything leaves them out.
+# moesaic_untested(PROGRAM ...): programs that no test runs, so a sanitizer's build of everything leaves them out, and CI's.
 function(moesaic_untested)
-  if(MOESAIC_SANITIZE)
+  if(MOESAIC_SANITIZE OR MOESAIC_BUILT_ONCE)
     set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+endfunction()
+
+# moesaic_needs_gpu(TEST ...): tests without a case for a machine that has no GPU, where a build that is made once leaves them out.
+function(moesaic_needs_gpu)
+  find_program(MOESAIC_NVIDIA_SMI nvidia-smi)
+  mark_as_advanced(MOESAIC_NVIDIA_SMI)
+  if(MOESAIC_TESTS AND MOESAIC_BUILT_ONCE AND NOT MOESAIC_NVIDIA_SMI)
+    set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
+    set_tests_properties(${ARGN} PROPERTIES DISABLED ON)
   endif()
 endfunction()
 

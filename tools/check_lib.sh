@@ -13,11 +13,17 @@ need() {
   for tool; do command -v "$tool" >/dev/null || skip "no $tool on this machine"; done
 }
 
-# build PRESET [TARGET...]: configures build/PRESET and builds it.
+# dearest_steps FOLDER: the ten longest steps of what ninja has built there, in seconds.
+dearest_steps() {
+  awk -F '\t' 'NF == 5 { took[$4] = $2 - $1 } END { for (output in took) printf "%.1f s  %s\n", took[output] / 1000, output }' "$1/.ninja_log" |
+    sort -rn | sed -n 1,10p
+}
+
+# build PRESET [TARGET...]: configures build/PRESET and builds it. The log has its dearest steps.
 build() {
   local preset=$1
   shift
-  cmake --preset "$preset" ${CI:+-DMOESAIC_BUILT_ONCE=ON} && cmake --build "build/$preset" -j "$jobs" ${1:+--target "$@"}
+  cmake --preset "$preset" ${CI:+-DMOESAIC_BUILT_ONCE=ON} && cmake --build "build/$preset" -j "$jobs" ${1:+--target "$@"} && dearest_steps "build/$preset"
 }
 
 # configure_aarch64_cuda FOLDER [OPTION...]: for 64-bit Arm with the CUDA backend, cross-compiled.

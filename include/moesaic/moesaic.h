@@ -79,6 +79,7 @@ typedef enum moesaic_log_level {
 typedef void (*moesaic_log_callback)(moesaic_log_level level, const char* message, void* user);
 void moesaic_set_log(moesaic_log_callback callback, void* user);
 
+/* moesaic_info holds one, so it gets no more members: what follows there would move. */
 typedef struct moesaic_device {
   size_t size;
   const char* name;         /* as moesaic_options.device takes it: "cpu", "cuda:0" or "reference" */

@@ -150,7 +150,7 @@ template <typename Body>
 int32_t number_of(const moesaic_model* m, Body&& body) {
   int32_t number = 0;
   enter([&]() -> Status {
-    RETURN_IF_ERROR(not_null(m, "model"));
+    RETURN_IF_ERROR(usable(m));
     number = body(m->model);
     return {};
   });
@@ -161,7 +161,7 @@ int32_t number_of(const moesaic_model* m, Body&& body) {
 template <typename Body>
 moesaic_status call(moesaic_model* m, Body&& body) {
   return enter([&]() -> Status {
-    RETURN_IF_ERROR(not_null(m, "model"));
+    RETURN_IF_ERROR(usable(m));
     return body(m->model);
   });
 }
@@ -276,7 +276,7 @@ int moesaic_idle(const moesaic_model* m) {
 
 moesaic_status moesaic_model_info(const moesaic_model* m, moesaic_info* info) {
   return enter([&]() -> Status {
-    RETURN_IF_ERROR(not_null(m, "model"));
+    RETURN_IF_ERROR(usable(m));
     RETURN_IF_ERROR(not_null(info, "info"));
     return write(info_of(m->info, m->model.info().device.memory_free), info, info->size);
   });
@@ -285,7 +285,7 @@ moesaic_status moesaic_model_info(const moesaic_model* m, moesaic_info* info) {
 moesaic_status moesaic_tokenize(const moesaic_model* m, const char* text, size_t bytes, int special,
                                 int32_t** tokens, size_t* count) {
   return enter([&]() -> Status {
-    RETURN_IF_ERROR(not_null(m, "model"));
+    RETURN_IF_ERROR(usable(m));
     RETURN_IF_ERROR(not_null(text, bytes, "text"));
     RETURN_IF_ERROR(check_out(tokens, count));
     return c_api::hand_out(m->model.tokenize({text, bytes}, special != 0), tokens, count);
@@ -295,14 +295,13 @@ moesaic_status moesaic_tokenize(const moesaic_model* m, const char* text, size_t
 moesaic_status moesaic_detokenize(const moesaic_model* m, const int32_t* tokens, size_t count, char** text,
                                   size_t* bytes) {
   return enter([&]() -> Status {
-    RETURN_IF_ERROR(not_null(m, "model"));
+    RETURN_IF_ERROR(usable(m));
     RETURN_IF_ERROR(not_null(tokens, count, "tokens"));
     RETURN_IF_ERROR(check_out(text, bytes));
     for (const int32_t t : std::span(tokens, count)) {
       if (t < 0 || t >= m->model.vocab())
         return invalid("token {} is outside the vocabulary of {}", t, m->model.vocab());
     }
-    RETURN_IF_ERROR(m->process.check());
     const std::string s = m->model.detokenize({tokens, count});
     return c_api::hand_out(s.data(), s.size(), text, bytes);
   });
@@ -311,7 +310,7 @@ moesaic_status moesaic_detokenize(const moesaic_model* m, const int32_t* tokens,
 moesaic_status moesaic_chat_prompt(const moesaic_model* m, const char* conversation, int32_t** tokens,
                                    size_t* count) {
   return enter([&]() -> Status {
-    RETURN_IF_ERROR(not_null(m, "model"));
+    RETURN_IF_ERROR(usable(m));
     RETURN_IF_ERROR(not_null(conversation, "conversation_json"));
     RETURN_IF_ERROR(check_out(tokens, count));
     return c_api::hand_out(m->model.chat_prompt(conversation), tokens, count);
@@ -320,7 +319,7 @@ moesaic_status moesaic_chat_prompt(const moesaic_model* m, const char* conversat
 
 moesaic_status moesaic_stop_tokens(const moesaic_model* m, int32_t** tokens, size_t* count) {
   return enter([&]() -> Status {
-    RETURN_IF_ERROR(not_null(m, "model"));
+    RETURN_IF_ERROR(usable(m));
     RETURN_IF_ERROR(check_out(tokens, count));
     return c_api::hand_out(m->model.stop_tokens(), tokens, count);
   });
@@ -392,7 +391,7 @@ moesaic_status moesaic_kv_load_file(moesaic_model* m, const char* path, int32_t*
 
 void moesaic_stats(const moesaic_model* m, moesaic_engine_stats* stats) {
   enter([&]() -> Status {
-    RETURN_IF_ERROR(not_null(m, "model"));
+    RETURN_IF_ERROR(usable(m));
     RETURN_IF_ERROR(not_null(stats, "stats"));
     const EngineStats s = m->model.stats();
     const moesaic_engine_stats now{.size = sizeof now,

@@ -61,6 +61,12 @@ inline Status not_null(const void* pointer, size_t count, const char* name) {
   return count == 0 ? Status() : not_null(pointer, name);
 }
 
+// A model's functions may be called: it is there, and this process opened it.
+inline Status usable(const moesaic_model* m) {
+  RETURN_IF_ERROR(not_null(m, "model"));
+  return m->process.check();
+}
+
 // Strings of an array; a null array has none that is not NULL.
 inline Status check_strings(const char* const* strings, size_t count, const char* name) {
   for (size_t i = 0; i < count; ++i) {

@@ -204,7 +204,6 @@ Callbacks callbacks_of(moesaic_model& m, uint64_t id, const moesaic_request& req
 
 Status submit(moesaic_model& m, const moesaic_request* given, uint64_t* id_out) {
   moesaic_request request = default_request();
-  RETURN_IF_ERROR(m.process.check());
   RETURN_IF_ERROR(read(given, request));
   ASSIGN_OR_RETURN(GenerationRequest generation, generation_of(request, m.model));
   std::stop_source cancel;
@@ -237,7 +236,7 @@ void moesaic_request_init(moesaic_request* request, size_t size) {
 
 moesaic_status moesaic_submit(moesaic_model* m, const moesaic_request* request, uint64_t* id) {
   return enter([&]() -> Status {
-    RETURN_IF_ERROR(not_null(m, "model"));
+    RETURN_IF_ERROR(usable(m));
     RETURN_IF_ERROR(not_null(request, "request"));
     return submit(*m, request, id);
   });
@@ -245,7 +244,7 @@ moesaic_status moesaic_submit(moesaic_model* m, const moesaic_request* request, 
 
 void moesaic_cancel(moesaic_model* m, uint64_t id) {
   enter([&]() -> Status {
-    RETURN_IF_ERROR(not_null(m, "model"));
+    RETURN_IF_ERROR(usable(m));
     std::optional<std::stop_source> found;
     {
       const std::lock_guard lock(m->mutex);

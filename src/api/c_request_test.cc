@@ -228,6 +228,11 @@ TEST_F(CRequestTest, AForkedProcessIsRefused) {
     for (const moesaic_status status : refused) {
       if (status != MOESAIC_INVALID_ARGUMENT) _exit(1);
     }
+    moesaic_info info = {};
+    info.size = sizeof info;
+    if (moesaic_model_info(model_, &info) != MOESAIC_INVALID_ARGUMENT) _exit(3);
+    moesaic_cancel(model_, 1);  // its mutex may have been held when the process was forked
+    if (moesaic_idle(model_) != 0 || moesaic_vocab(model_) != 0) _exit(4);
     moesaic_close(model_);
     _exit(std::string(moesaic_last_error()).find("fork") == std::string::npos ? 2 : 0);
   };

@@ -60,24 +60,11 @@ class WebSocket:
                 return text.decode()
 
 
-class Browser:
-    def __init__(self, url, size="1000,800"):
-        self.folder = tempfile.TemporaryDirectory(prefix="moesaic-browser-", ignore_cleanup_errors=True)
-        self.process = subprocess.Popen(
-            [find(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-             "--remote-debugging-port=0", f"--user-data-dir={self.folder.name}", f"--window-size={size}", url],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        for line in self.process.stderr:
-            if found := re.search(r"ws://127\.0\.0\.1:(\d+)/", line):
-                break
-        pages = []
-        for _ in range(100):
-            listing = urllib.request.urlopen(f"http://127.0.0.1:{found[1]}/json", timeout=60)
-            pages = [p for p in json.load(listing) if p["type"] == "page"]
-            if pages:
-                break
-            time.sleep(0.1)
-        self.page = WebSocket(pages[0]["webSocketDebuggerUrl"])
+class Tab:
+    """A page of a browser, by the address of its DevTools."""
+
+    def __init__(self, url):
+        self.page = WebSocket(url)
         self.calls = 0
         self.events = []    # from the domains that a test has enabled
 
@@ -114,6 +101,37 @@ class Browser:
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=name, windowsVirtualKeyCode=code,
                       modifiers=modifiers, **({"text": "\r"} if key == "Enter" and kind == "keyDown" else {}))
+
+    def another(self):
+        """A second tab of the same browser, in a window of its own."""
+        target = self.call("Target.createTarget", url="about:blank", newWindow=True)["targetId"]
+        host, port = self.page.socket.getpeername()
+        return Tab(f"ws://{host}:{port}/devtools/page/{target}")
+
+    def leave(self):
+        """Closes the tab as a reader does."""
+        self.call("Page.close")
+        self.page.socket.close()
+
+
+class Browser(Tab):
+    def __init__(self, url, size="1000,800"):
+        self.folder = tempfile.TemporaryDirectory(prefix="moesaic-browser-", ignore_cleanup_errors=True)
+        self.process = subprocess.Popen(
+            [find(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+             "--remote-debugging-port=0", f"--user-data-dir={self.folder.name}", f"--window-size={size}", url],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for line in self.process.stderr:
+            if found := re.search(r"ws://127\.0\.0\.1:(\d+)/", line):
+                break
+        pages = []
+        for _ in range(100):
+            listing = urllib.request.urlopen(f"http://127.0.0.1:{found[1]}/json", timeout=60)
+            pages = [p for p in json.load(listing) if p["type"] == "page"]
+            if pages:
+                break
+            time.sleep(0.1)
+        super().__init__(pages[0]["webSocketDebuggerUrl"])
 
     def close(self):
         self.process.terminate()

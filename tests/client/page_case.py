@@ -2,6 +2,7 @@
 fails by itself if the page throws, logs an error or breaks its own Content-Security-Policy."""
 
 import base64
+import contextlib
 import gzip
 import pathlib
 import re
@@ -40,10 +41,30 @@ class Case(unittest.TestCase):
             raise unittest.SkipTest("the program was built without the page's libraries (docs/design/page.md)")
         cls.stub = Stub(cls.server.url) if cls.stubbed else None
         cls.url = cls.stub.url if cls.stubbed else cls.server.url + "/"
-        cls.page = browser.Browser("about:blank", size="1100,800")
+        cls.page = cls.prepared(browser.Browser("about:blank", size="1100,800"))
+
+    @staticmethod
+    def prepared(tab):
         for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
-            cls.page.call(domain + ".enable")
-        cls.page.call("Page.addScriptToEvaluateOnNewDocument", source=HELPERS)
+            tab.call(domain + ".enable")
+        tab.call("Page.addScriptToEvaluateOnNewDocument", source=HELPERS)
+        return tab
+
+    @contextlib.contextmanager
+    def tab(self, tab):
+        """All that the test does within is done in that tab."""
+        before, self.page = self.page, tab
+        try:
+            yield
+        finally:
+            self.page = before
+
+    def another_tab(self, query=""):
+        tab = self.prepared(self.page.another())
+        with self.tab(tab):
+            self.load(query)
+        self.addCleanup(tab.leave)
+        return tab
 
     @classmethod
     def tearDownClass(cls):
@@ -106,6 +127,18 @@ class Case(unittest.TestCase):
 
     def click(self, selector):
         self.value(f"$$({selector!r}).at(-1).click()")
+
+    def press(self, selector):
+        """By the mouse: what is covered or inert cannot be pressed."""
+        at = self.value(f"""(() => {{
+            const button = $$({selector!r}).at(-1);
+            button.scrollIntoView({{block: 'nearest'}});
+            const box = button.getBoundingClientRect(), [x, y] = [box.x + box.width / 2, box.y + box.height / 2];
+            return button.contains(document.elementFromPoint(x, y)) && {{x, y}};
+        }})()""")
+        self.assertTrue(at, f"{selector} cannot be pressed")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.page.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
 
     def type(self, text):
         self.value("$('#message').focus()")

@@ -386,6 +386,46 @@ class Conversations(Case):
         self.click(".user .branches button:first-child")
         self.until("$$('.assistant .body').at(-1).innerText === '1 and more'")
 
+    def test_delete_all_can_be_undone_where_it_is_pressed(self):
+        self.ask("keep", "an answer")
+        self.click("#open-settings")
+        self.value("$('#delete-all').closest('details').open = true")
+        self.press("#delete-all")
+        self.until_titles([])
+        self.until("!$('#toast').hidden")
+        self.press("#toast button")
+        self.until_titles(["keep"])
+        self.assertTrue(self.value("$('#settings').open"))
+        self.click("#settings .dialog-top button")
+        self.assertTrue(self.value("document.body === $('#toast').parentElement"))
+
+    def test_a_title_from_another_tab_loses_no_message(self):
+        gate = threading.Event()
+        self.addCleanup(gate.set)
+        self.stub.answers.append({"deltas": [{"content": "first"}, {"content": " second"}], "between": gate})
+        self.type("question")
+        self.page.press(*ENTER)
+        self.until("$('.assistant .body')?.innerText === 'first' && $$('#list .open').length")
+        with self.tab(self.another_tab()):
+            self.until("$$('#list .open').length === 1")
+            self.menu("#list .row .round", "Rename")
+            self.until("$('#list input')")
+            gate.set()
+            with self.tab(type(self).page):
+                self.idle("question")
+            self.value("$('#list input').value = 'renamed'")
+            self.page.press(*ENTER)
+            self.until_titles(["renamed"])
+        self.until_titles(["renamed"])
+        self.reload()
+        self.assertEqual(self.value("$$('.message .body').map(b => b.innerText)"), ["question", "first second"])
+
+    def test_settings_of_another_tab_stay(self):
+        self.value("localStorage.setItem('moesaic.settings', JSON.stringify({system: 'theirs'}))")
+        self.value("(() => { $('#effort').value = 'high'; $('#effort').dispatchEvent(new Event('change')) })()")
+        kept = json.loads(self.value("localStorage.getItem('moesaic.settings')"))
+        self.assertEqual((kept["system"], kept["effort"]), ("theirs", "high"))
+
     def test_presets_of_another_tab_stay(self):
         self.value("localStorage.setItem('moesaic.presets', JSON.stringify({theirs: {system: 'x'}}))")
         self.value("$('#preset-name').value = 'mine'")

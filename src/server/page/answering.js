@@ -23,6 +23,18 @@ const stoppedText = reading =>
 
 export const runningIn = id => running.get(id);
 
+// The lock that a tab has while it answers a conversation. On http of another host a browser has no locks, and all looks as if
+// it was left.
+const lockOf = id => "moesaic " + id;
+
+export async function isAnsweredElsewhere(id) {
+  const {held} = await navigator.locks?.query().catch(() => null) ?? {held: []};
+  return !running.has(id) && held.some(({name}) => name === lockOf(id));
+}
+
+// Waits until the other tab has ended the answer, or was closed.
+export const endedElsewhere = id => navigator.locks.request(lockOf(id), () => {});
+
 export class Answer {
   // continued: the answer of the path's end, which goes on; else a new one is made.
   constructor(conversation, continued = null) {
@@ -150,8 +162,14 @@ export class Answer {
     this.view?.showWaiting("");
   }
 
-  // server.model may become known only when the model is loaded.
   async run(server) {
+    const ended = this.answer(server);
+    navigator.locks?.request(lockOf(this.conversation.id), {mode: "shared"}, () => ended).catch(() => {});
+    await ended;
+  }
+
+  // server.model may become known only when the model is loaded.
+  async answer(server) {
     const {conversation} = this;
     try {
       while (!await this.ask(server.model)) await this.waitForModel();

@@ -67,19 +67,27 @@ export function remove(conversation, node) {
   return below;
 }
 
-// Takes over what another tab has saved: all but `own`, an answer that grows here, and what is shown, unless the other tab
-// went on behind it. Returns the nodes whose text has changed.
-export function merge(conversation, saved, own) {
+// Makes an object that others hold equal to another one.
+function become(mine, theirs) {
+  for (const name of Object.keys(mine)) if (!(name in theirs)) delete mine[name];
+  Object.assign(mine, theirs);
+}
+
+const isDrawnAs = (a, b) => a.content === b.content && a.reasoning === b.reasoning && JSON.stringify(a.calls) === JSON.stringify(b.calls);
+
+// Takes over what another tab has saved: all but `own`, an answer that grows here. busy: nothing that is here goes, and what
+// is shown stays, unless the other tab went on behind it. Returns the nodes whose text has changed.
+export function merge(conversation, saved, own, busy) {
   const {nodes, leaf} = conversation, changed = [];
   for (const node of Object.values(saved.nodes)) {
     if (node.id === own?.id) continue;
     const mine = nodes[node.id] ??= {...node};
-    if (mine.content !== node.content) changed.push(mine);
-    for (const name of Object.keys(mine)) if (!(name in node)) delete mine[name];
-    Object.assign(mine, node);
+    if (!isDrawnAs(mine, node)) changed.push(mine);
+    become(mine, node);
   }
-  Object.assign(conversation, saved, {nodes});
-  if (!path(conversation).some(node => node.id === leaf)) conversation.leaf = leaf;
+  if (!busy) for (const id of Object.keys(nodes)) if (!(id in saved.nodes)) delete nodes[id];
+  become(conversation, {...saved, nodes});
+  if (busy && !path(conversation).some(node => node.id === leaf)) conversation.leaf = leaf;
   return changed;
 }
 

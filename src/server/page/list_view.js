@@ -16,7 +16,7 @@ function ageOf(conversation, now) {
 
 const order = (a, b) => b.pinned - a.pinned || b.changed - a.changed;
 
-// actions: {open(id), rename(conversation, title), menu(conversation): items of its menu}
+// actions: {open(id), rename(id, title), menu(conversation): items of its menu}
 export class ListView {
   constructor(actions) {
     this.actions = actions;
@@ -75,7 +75,7 @@ export class ListView {
     const end = keep => {
       if (!input.isConnected) return;
       row.replaceChildren();
-      if (keep) this.actions.rename(conversation, input.value.trim());
+      if (keep) this.actions.rename(conversation.id, input.value.trim());
       else this.draw();
     };
     input.addEventListener("keydown", event => {

@@ -1,5 +1,5 @@
 // The page: one conversation at a time, the list of the others, and what a reader does with them.
-import {runningIn, Answer} from "./answering.js";
+import {Answer, endedElsewhere, isAnsweredElsewhere, runningIn} from "./answering.js";
 import {copy} from "./clipboard.js";
 import {Composer, notice} from "./composer.js";
 import * as tree from "./conversation.js";
@@ -19,7 +19,7 @@ import * as transfer from "./transfer.js";
 
 let current = tree.newConversation();
 
-const list = new ListView({open, rename, menu: menuOf});
+const list = new ListView({open, rename: (id, title) => change(id, {title}), menu: menuOf});
 const thread = new ThreadView({edit, again, go, erase, result, carryOn, leaveOut, sendAll});
 const composer = new Composer({send, stop: () => runningIn(current.id)?.stop(), editLast});
 const side = startSide();
@@ -73,9 +73,37 @@ async function visit(conversation) {
   await drawList();
 }
 
+// A conversation as it is by now: answered, shown or kept; undefined if it has been deleted.
+async function latest(id) {
+  return runningIn(id)?.conversation ?? (id === current.id ? current : await store.load(id));
+}
+
+async function change(id, values) {
+  const conversation = await latest(id);
+  if (!conversation) return drawList();
+  Object.assign(conversation, values);
+  if (conversation === current) draw();
+  if (conversation.leaf) await keep(conversation);
+}
+
+// unsent: its last message is to be sent now.
+async function load(id) {
+  const elsewhere = await isAnsweredElsewhere(id), conversation = await latest(id);
+  if (elsewhere) endedElsewhere(id).then(() => takeBack(id));
+  return {conversation, unsent: !!conversation && !elsewhere && mend(conversation)};
+}
+
+// The other tab has ended its answer, or was closed in the middle of it.
+async function takeBack(id) {
+  await store.refresh(id);
+  if (id !== current.id || runningIn(id) || !await store.load(id)) return;
+  if (mend(current)) answer();
+  else draw();
+}
+
 async function open(id) {
-  const conversation = runningIn(id)?.conversation ?? await store.load(id) ?? tree.newConversation();
-  const unsent = mend(conversation), visited = visit(conversation);
+  const {conversation = tree.newConversation(), unsent} = await load(id);
+  const visited = visit(conversation);
   if (unsent) answer();
   await visited;
 }
@@ -128,10 +156,7 @@ function sendAll() {
 }
 
 function instructions(conversation) {
-  editInstructions(conversation, text => {
-    conversation.system = text;
-    if (conversation.leaf) keep(conversation);
-  });
+  editInstructions(conversation, text => change(conversation.id, {system: text}));
 }
 
 const withFiles = files => files?.length ? {files} : {};
@@ -187,7 +212,7 @@ function erase(node) {
 
 // Into the conversation as it is by then: what has come since stays, as another version.
 async function putBack(id, nodes, leaf) {
-  const conversation = runningIn(id)?.conversation ?? await store.load(id);
+  const conversation = await latest(id);
   if (!conversation) return;
   for (const node of nodes) conversation.nodes[node.id] = node;
   if (!runningIn(id)) conversation.leaf = leaf;
@@ -212,21 +237,6 @@ function editLast(event) {
   if (!last) return;
   event.preventDefault();
   thread.view(last).edit();
-}
-
-function rename(conversation, title) {
-  conversation.title = title;
-  if (current.id === conversation.id) {
-    current.title = title;
-    draw();
-  }
-  return keep(current.id === conversation.id ? current : conversation);
-}
-
-function pin(conversation) {
-  const shown = current.id === conversation.id ? current : conversation;
-  shown.pinned = !shown.pinned;
-  return keep(shown);
 }
 
 async function bringBack(conversations) {
@@ -255,14 +265,24 @@ async function remove(conversations) {
   toast(what, "Undo", () => bringBack(conversations));
 }
 
-function menuOf(conversation) {
-  const markdown = () => transfer.download(transfer.fileName(conversation, ".md"), "text/markdown", transfer.toMarkdown(conversation));
-  const json = () => transfer.download(transfer.fileName(conversation, ".json"), "application/json", transfer.toJson([conversation]));
-  const shown = current.id === conversation.id ? current : conversation;
-  const own = [shown.system ? "Instructions (own)" : "Instructions", () => instructions(shown)];
-  if (!shown.leaf) return [own];
-  return [["Rename", () => { side.open(); list.editTitle(conversation); }], [conversation.pinned ? "Unpin" : "Pin", () => pin(conversation)], own,
-          ["Export as Markdown", markdown], ["Export as JSON", json], ["Delete", () => remove([conversation])]];
+function editTitle(conversation) {
+  side.open();
+  list.editTitle(conversation);
+}
+
+const exportMarkdown = conversation => transfer.download(transfer.fileName(conversation, ".md"), "text/markdown", transfer.toMarkdown(conversation));
+const exportJson = conversation => transfer.download(transfer.fileName(conversation, ".json"), "application/json", transfer.toJson([conversation]));
+
+// While the menu is open, another tab may go on with the conversation.
+function menuOf({id, leaf, system, pinned}) {
+  const by = act => async () => {
+    const conversation = await latest(id);
+    if (conversation) act(conversation);
+  };
+  const own = [system ? "Instructions (own)" : "Instructions", by(instructions)];
+  if (!leaf) return [own];
+  return [["Rename", by(editTitle)], [pinned ? "Unpin" : "Pin", () => change(id, {pinned: !pinned})], own,
+          ["Export as Markdown", by(exportMarkdown)], ["Export as JSON", by(exportJson)], ["Delete", by(conversation => remove([conversation]))]];
 }
 
 async function exportAll() {
@@ -300,24 +320,19 @@ function search() {
   byId("search").focus();
 }
 
-// Another tab has saved a conversation, or erased it (undefined). Returns what is known of it: where an answer is in flight
-// here, or a text is being written in it, the tree that is here takes over the rest.
+// Another tab has saved a conversation, or erased it (undefined). Returns what is known of it: where it is answered or shown
+// here, the tree that is here takes over the rest.
 function onOtherTab(id, saved) {
-  const answer = runningIn(id);
-  const writes = id === current.id && document.querySelector(".editor, .call textarea:not(:placeholder-shown)");
-  const own = answer?.conversation ?? (writes ? current : null);
+  const answer = runningIn(id), own = answer?.conversation ?? (id === current.id ? current : null);
   drawList();
   if (!saved) answer?.drop();
   else if (own) takeOver(own, saved, answer?.node);
-  else if (id === current.id) {
-    thread.clear();
-    show(saved);
-  }
   return saved && (own ?? saved);
 }
 
 function takeOver(own, saved, grows) {
-  const changed = tree.merge(own, saved, grows);
+  const writes = own === current && !!document.querySelector(".editor, .call textarea:not(:placeholder-shown)");
+  const changed = tree.merge(own, saved, grows, !!grows || writes);
   if (own !== current) return;
   for (const node of changed) if (thread.view(node) && !thread.view(node).isEdited()) thread.redraw(node);
   draw();
@@ -355,8 +370,7 @@ async function start() {
   byId("more").addEventListener("click", event => openMenu(event.currentTarget, menuOf(current)));
   store.onOtherTab(onOtherTab);
   addEventListener("hashchange", () => location.hash !== hashOf(current) && open(location.hash.slice(1)));
-  const kept = location.hash.length > 1 ? await store.load(location.hash.slice(1)) : null;
-  const unsent = kept && mend(kept);
+  const {conversation: kept, unsent} = location.hash.length > 1 ? await load(location.hash.slice(1)) : {};
   const asked = new URLSearchParams(location.search).get("q");
   show(kept ?? current);
   if (asked) composer.set(asked);

@@ -73,6 +73,11 @@ export class MessageView {
     if (!this.growing) this.thoughts.end();
   }
 
+  openThought() {
+    this.thought.open = true;
+    this.drawThought();
+  }
+
   // Until finish(), text comes in. drawn(): something has been drawn.
   begin(drawn) {
     this.growing = true;

@@ -33,11 +33,24 @@ export function onChange(listener) {
   listeners.push(listener);
 }
 
-export function change(values) {
-  Object.assign(settings, values);
-  write(KEY, settings);
+function tell() {
   for (const listener of listeners) listener(settings);
 }
+
+// Another tab may have changed the others.
+export function change(values) {
+  Object.assign(settings, typed(read(KEY)), values);
+  write(KEY, settings);
+  tell();
+}
+
+// Takes over what another tab has changed.
+addEventListener("storage", ({key}) => {
+  if (key === KEY) Object.assign(settings, typed(read(KEY)));
+  else if (key === PRESETS) presets = readPresets();
+  else return;
+  tell();
+});
 
 export function choosePreset(name) {
   const preset = presets[name] ?? {};
@@ -66,6 +79,6 @@ export const apiKey = () => kept("sessionStorage", API_KEY) ?? "";
 export function setApiKey(key) {
   if (/[^\x20-\xFF]/.test(key)) return false;
   keep("sessionStorage", API_KEY, key);
-  for (const listener of listeners) listener(settings);
+  tell();
   return true;
 }

@@ -6,6 +6,7 @@ import {KEYS} from "./shortcuts.js";
 
 const inputs = new Map();   // name of a setting: its element
 let fits = [];              // for the growing textareas
+const isTypedIn = element => document.activeElement === element && element.localName !== "select";
 
 function keep(name, element) {
   inputs.set(name, element);
@@ -51,7 +52,7 @@ function presetBar() {
   const name = make("input", {placeholder: "name of a preset", "aria-label": "Name of a preset", maxlength: 60, id: "preset-name"});
   const save = make("button", {type: "button", class: "plain", id: "preset-save", onclick: () => name.value.trim() && savePreset(name.value.trim())}, "Save as preset");
   const remove = make("button", {type: "button", class: "plain", onclick: () => deletePreset(name.value.trim())}, "Delete");
-  onChange(() => name.value = settings.preset || name.value);
+  onChange(() => name.value = !isTypedIn(name) && settings.preset || name.value);
   name.value = settings.preset;
   return make("div", {class: "wide row"}, name, save, remove);
 }
@@ -81,6 +82,7 @@ function output() {
 function appearance() {
   const theme = keep("theme", make("select", {}, ...["auto", "light", "dark"].map(name => make("option", {value: name}, name))));
   const enter = make("input", {type: "checkbox", id: "send-by-enter"});
+  onChange(() => enter.checked = settings.sendByEnter);
   enter.checked = settings.sendByEnter;
   enter.addEventListener("change", () => change({sendByEnter: enter.checked}));
   const key = make("input", {type: "password", autocomplete: "off", id: "api-key"});
@@ -113,7 +115,7 @@ function keyboard() {
 }
 
 function show() {
-  for (const [name, element] of inputs) if (document.activeElement !== element) element.value = settings[name];
+  for (const [name, element] of inputs) if (!isTypedIn(element)) element.value = settings[name];
 }
 
 // The choice of a preset stands beside the message.

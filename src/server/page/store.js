@@ -4,8 +4,8 @@
 const NAME = "moesaic", TABLE = "conversations";
 const channel = new BroadcastChannel(NAME);
 const known = new Map();    // id: conversation
-let opened = null, filled = null;
-let denied = false;
+let opened = null, filled = null, takeOver = null;
+let denied = false, persists = null;
 const DENIED = ["SecurityError", "InvalidStateError", "TypeError"];   // how browsers say that there is no database
 
 // The request's result, once it is kept: that there is no room may be known only at the transaction's end.
@@ -60,6 +60,7 @@ export async function load(id) {
 }
 
 export async function save(conversation) {
+  persists ??= navigator.storage?.persist?.().catch(() => {});   // else the browser may clear them when the disk is full
   known.set(conversation.id, conversation);
   await table("readwrite", t => t.put(conversation));
   channel.postMessage(conversation.id);
@@ -71,11 +72,15 @@ export async function erase(id) {
   channel.postMessage(id);
 }
 
+// Takes over what another tab has kept.
+export async function refresh(id) {
+  const conversation = takeOver(id, await table("readonly", t => t.get(id)));
+  if (conversation) known.set(id, conversation);
+  else known.delete(id);
+}
+
 // take(id, saved): another tab has saved that conversation, or erased it (undefined). It returns what is known from now on.
 export function onOtherTab(take) {
-  channel.onmessage = async ({data: id}) => {
-    const conversation = take(id, await table("readonly", t => t.get(id)));
-    if (conversation) known.set(id, conversation);
-    else known.delete(id);
-  };
+  takeOver = take;
+  channel.onmessage = ({data: id}) => refresh(id);
 }

@@ -61,10 +61,11 @@ export class ThreadView {
 
   // A message whose text has changed.
   redraw(node) {
-    const made = new MessageView(node, this.place(node), this.actions);
-    this.views.get(node.id).root.replaceWith(made.root);
+    const made = new MessageView(node, this.place(node), this.actions), before = this.views.get(node.id);
+    before.root.replaceWith(made.root);
     this.views.set(node.id, made);
     made.drawText();
+    if (before.thought?.open) made.openThought();
   }
 
   // The answer whose calls wait for their results: it has come to its end, and nothing but results stands behind it.

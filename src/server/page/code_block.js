@@ -6,6 +6,8 @@ import {spans} from "./safe_html.js";
 
 const LONGEST = 60000;        // characters that are coloured; more would hold the page up
 const LONGEST_GROWING = 8000; // while more is coming
+const LONGEST_TIME = 300;     // ms
+const PIECE = /[^]{1,2000}(?:\n|$)|[^]{1,2000}/gu;   // whole lines, where they are not longer
 
 let loading = null;
 
@@ -14,10 +16,18 @@ function load() {
   return loading;
 }
 
+// In pieces, and as far as there is time: with some texts the highlighter's time grows with the square of their length.
 function colour(code, language) {
-  const text = code.textContent;
-  // highlight.js 9, as Debian has it: (language, text, whether errors are ignored).
-  code.replaceChildren(spans(self.hljs.highlight(language, text, true).value));
+  const start = performance.now(), coloured = document.createDocumentFragment();
+  let state = null;
+  for (const [piece] of code.textContent.matchAll(PIECE)) {
+    const late = performance.now() - start > LONGEST_TIME;
+    // highlight.js 9, as Debian has it: (language, text, whether errors are ignored, the state behind the text before).
+    const {value, top} = late ? {} : self.hljs.highlight(language, piece, true, state);
+    coloured.append(late ? piece : spans(value));
+    state = top;
+  }
+  code.replaceChildren(coloured);
 }
 
 function highlight(code, language, whole) {

@@ -63,8 +63,9 @@ else()
   list(APPEND page_missing "Markdown (libjs-marked, node-dompurify)")
 endif()
 
-# Of highlight.js's 185 languages those that answers have, in one file: each is a CommonJS module of its own.
-set(page_languages bash basic clojure cmake cpp cs css dart diff dockerfile elixir erlang fortran fsharp go groovy haskell http
+# Of highlight.js's 185 languages those that answers have, in one file: each is a CommonJS module of its own. Not http: it tries all
+# languages, itself too, on each part of a message, and 4,000 newlines take it minutes.
+set(page_languages bash basic clojure cmake cpp cs css dart diff dockerfile elixir erlang fortran fsharp go groovy haskell
   ini java javascript json julia kotlin less llvm lua makefile markdown matlab nginx nix objectivec ocaml perl php
   plaintext powershell prolog properties protobuf python r ruby rust scala scheme scss shell sql swift tcl tex typescript
   vbnet verilog vhdl vim xml yaml)

@@ -3,13 +3,14 @@
 import {make} from "./dom.js";
 import {decorateCode} from "./code_block.js";
 import * as libraries from "./library/libraries.js";
+import {boundMarked, unlessDeep} from "./marked_bounds.js";
 import {decorateMathematics, mathematicsExtensions} from "./mathematics.js";
 import {LINK, loadPurify, purified} from "./safe_html.js";
 
 // Tags that models write in the middle of Markdown, `<br>` in tables above all. Everything else in <> is shown as it is.
 const PLAIN_TAG = /^<\/?(br|sub|sup|kbd|mark|u|s|small|b|i|em|strong|del|ins|q|hr)\s*\/?>$/i;
 const TAB = "\uE009";     // a tab of a code block, which marked would turn into spaces
-const FENCE = /^\s*(?:>\s?|[-*+]\s|\d+[.)]\s)*\s*(`{3,}|~{3,})/;
+const FENCE = /^(?:\s|>|[-*+]\s|\d+[.)]\s)*(`{3,}|~{3,})/;   // each character fits one way alone: linear
 
 const ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"};
 export const escapeHtml = text => text.replace(/[&<>"']/g, c => ENTITIES[c]);
@@ -39,12 +40,12 @@ function fences(src) {
   const open = src.match(FENCE_LINE);
   if (!open) return false;
   const [head, indent, fence, info] = open;
-  const ends = new RegExp(`^ {0,3}${fence[0]}{${fence.length},}[ \\t]*$`), spaces = new RegExp(`^ {0,${indent.length}}`);
-  const lines = src.slice(head.length).split("\n"), end = lines.findIndex(line => ends.test(line));
-  const code = end < 0 ? lines : lines.slice(0, end);
-  if (end < 0 && code.at(-1) === "") code.pop();
-  const raw = end < 0 ? src : head + lines.slice(0, end + 1).join("\n");
-  return {type: "code", raw, lang: info.trim(), text: code.map(line => line.replace(spaces, "")).join("\n")};
+  const ends = new RegExp(`\\n {0,3}${fence[0]}{${fence.length},}[ \\t]*(?=\\n|$)`, "g"), spaces = new RegExp(`^ {0,${indent.length}}`);
+  ends.lastIndex = head.length - 1;   // the newline of the first line
+  const end = ends.exec(src);
+  const code = end ? src.slice(head.length, end.index) : src.slice(head.length).replace(/\n$/, "");
+  const text = code.split("\n").map(line => line.replace(spaces, "")).join("\n");
+  return {type: "code", raw: end ? src.slice(0, ends.lastIndex) : src, lang: info.trim(), text};
 }
 
 // Before the first answer is drawn. Without the libraries, or where they do not arrive, answers are shown as plain text.
@@ -57,7 +58,9 @@ export async function loadMarkdown() {
     return;
   }
   marked = self.marked.marked;
-  marked.use({gfm: true, breaks: false, headerIds: false, mangle: false, smartypants: false, renderer, tokenizer: {fences}, extensions: mathematicsExtensions});
+  boundMarked(marked);
+  const tokenizer = {fences, list: unlessDeep, blockquote: unlessDeep};
+  marked.use({gfm: true, breaks: false, headerIds: false, mangle: false, smartypants: false, renderer, tokenizer, extensions: mathematicsExtensions});
 }
 
 function withTabs(text) {

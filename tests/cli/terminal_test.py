@@ -37,7 +37,8 @@ class Chat(unittest.TestCase):
         return self.terminal
 
     def history(self):
-        return [json.loads(line) for line in self.history_file.read_text().splitlines()]
+        text = self.history_file.read_text()
+        return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]  # the last may not be whole yet
 
     def send(self, text, answer=r"tok/s"):
         """Types a message; waits for the prompt behind its answer, which must match."""

@@ -108,6 +108,9 @@ class Tab:
         host, port = self.page.socket.getpeername()
         return Tab(f"ws://{host}:{port}/devtools/page/{target}")
 
+    def is_open(self):
+        return self.page.socket.fileno() >= 0
+
     def leave(self):
         """Closes the tab as a reader does."""
         self.call("Page.close")

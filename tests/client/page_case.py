@@ -4,6 +4,7 @@ fails by itself if the page throws, logs an error or breaks its own Content-Secu
 import base64
 import contextlib
 import gzip
+import json
 import pathlib
 import re
 import sys
@@ -63,8 +64,14 @@ class Case(unittest.TestCase):
         tab = self.prepared(self.page.another())
         with self.tab(tab):
             self.load(query)
-        self.addCleanup(tab.leave)
+        self.addCleanup(self.leave, tab)
         return tab
+
+    def leave(self, tab):
+        if tab.is_open():
+            with self.tab(tab):
+                self.assertEqual(self.troubles(), [])
+            tab.leave()
 
     @classmethod
     def tearDownClass(cls):
@@ -161,6 +168,31 @@ class Case(unittest.TestCase):
     def menu(self, button, item):
         self.click(button)
         self.value(f"$$('.menu button').find(b => b.textContent === {item!r}).click()")
+
+    def messages(self):
+        """What was sent last, as (role, content)."""
+        return [(m["role"], m["content"]) for m in self.stub.bodies[-1]["messages"]]
+
+    def titles(self):
+        return self.value("$$('#list .open').map(b => b.textContent)")
+
+    def until_titles(self, titles):
+        self.until(f"JSON.stringify($$('#list .open').map(b => b.textContent)) === {json.dumps(json.dumps(titles, separators=(',', ':')))}")
+
+    def in_another_tab(self, change):
+        """Another tab of this page changes `conversation`, saves it, and says so."""
+        self.value(f"""new Promise(done => indexedDB.open('moesaic').onsuccess = event => {{
+            const store = event.target.result.transaction('conversations', 'readwrite').objectStore('conversations');
+            store.getAll().onsuccess = found => {{
+              const [conversation] = found.target.result;
+              {change};
+              store.put(conversation).onsuccess = () => {{
+                new BroadcastChannel('moesaic').postMessage(conversation.id);
+                event.target.result.close();
+                done();
+              }};
+            }};
+        }})""")
 
     def phone(self):
         self.page.call("Emulation.setDeviceMetricsOverride", width=360, height=720, deviceScaleFactor=2, mobile=True)

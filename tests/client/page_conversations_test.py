@@ -32,16 +32,6 @@ def axe_source():
 
 
 class Conversations(Case):
-    def messages(self):
-        """What was sent last, as (role, content)."""
-        return [(m["role"], m["content"]) for m in self.stub.bodies[-1]["messages"]]
-
-    def titles(self):
-        return self.value("$$('#list .open').map(b => b.textContent)")
-
-    def until_titles(self, titles):
-        self.until(f"JSON.stringify($$('#list .open').map(b => b.textContent)) === {json.dumps(json.dumps(titles, separators=(',', ':')))}")
-
     def new(self):
         self.click("#new")
         self.until("$$('.message').length === 0")
@@ -53,6 +43,12 @@ class Conversations(Case):
         self.assertEqual(self.count(".assistant strong"), 1)
         self.ask("second")
         self.assertEqual(self.messages(), [("user", "first"), ("assistant", "**answer**"), ("user", "second")])
+
+    def test_the_browser_is_asked_to_keep_conversations(self):
+        self.value("globalThis.asked = 0; navigator.storage.persist = async () => !!++asked")
+        self.ask("first", "1")
+        self.ask("second", "2")
+        self.assertEqual(self.value("asked"), 1)
 
     def test_reload_in_an_answer(self):
         gate = threading.Event()
@@ -337,55 +333,6 @@ class Conversations(Case):
         self.ask("two", "2")
         self.assertEqual(self.messages(), [("user", "one"), ("assistant", "as far as this"), ("user", "two")])
 
-    def in_another_tab(self, change):
-        """Another tab of this page changes `conversation`, saves it, and says so."""
-        self.value(f"""new Promise(done => indexedDB.open('moesaic').onsuccess = event => {{
-            const store = event.target.result.transaction('conversations', 'readwrite').objectStore('conversations');
-            store.getAll().onsuccess = found => {{
-              const [conversation] = found.target.result;
-              {change};
-              store.put(conversation).onsuccess = () => {{
-                new BroadcastChannel('moesaic').postMessage(conversation.id);
-                event.target.result.close();
-                done();
-              }};
-            }};
-        }})""")
-
-    def test_two_tabs(self):
-        self.ask("one", "1")
-        self.in_another_tab("conversation.title = 'from another tab'")
-        self.until_titles(["from another tab"])
-        self.until("$('#title').textContent === 'from another tab'")
-
-    def test_two_tabs_send(self):
-        gate = threading.Event()
-        self.addCleanup(gate.set)
-        self.stub.answers.append({"deltas": [{"content": "half"}, {"content": " whole"}], "between": gate})
-        self.type("one")
-        self.page.press(*ENTER)
-        self.until("$('.assistant .body')?.innerText === 'half' && $$('#list .open').length")
-        self.in_another_tab("conversation.nodes.other = {id: 'other', parent: conversation.leaf, time: Date.now(), role: 'user', content: 'two'};"
-                            "conversation.nodes[conversation.leaf].content = 'old'; conversation.leaf = 'other'")
-        self.until("$$('.user .body').at(-1).innerText === 'two'")
-        gate.set()
-        self.idle("one")
-        self.reload()
-        self.assertEqual(self.value("$$('.message .body').map(b => b.innerText)"), ["one", "half whole", "two"])
-
-    def test_a_text_that_is_written_outlasts_another_tab(self):
-        self.ask("one", "1")
-        self.value("$('.user .tools [aria-label=Edit]').click()")
-        self.value("$('.editor textarea').value = 'uno'")
-        self.in_another_tab("conversation.nodes[conversation.leaf].content = '1 and more'")
-        self.until("$('.assistant .body').innerText === '1 and more'")
-        self.stub.answers.append({"content": "I"})
-        self.click(".editor .main")
-        self.until("$$('.assistant .body').at(-1)?.innerText === 'I' && $('#send').dataset.name === 'send'")
-        self.assertEqual(self.messages(), [("user", "uno")])
-        self.click(".user .branches button:first-child")
-        self.until("$$('.assistant .body').at(-1).innerText === '1 and more'")
-
     def test_delete_all_can_be_undone_where_it_is_pressed(self):
         self.ask("keep", "an answer")
         self.click("#open-settings")
@@ -398,39 +345,6 @@ class Conversations(Case):
         self.assertTrue(self.value("$('#settings').open"))
         self.click("#settings .dialog-top button")
         self.assertTrue(self.value("document.body === $('#toast').parentElement"))
-
-    def test_a_title_from_another_tab_loses_no_message(self):
-        gate = threading.Event()
-        self.addCleanup(gate.set)
-        self.stub.answers.append({"deltas": [{"content": "first"}, {"content": " second"}], "between": gate})
-        self.type("question")
-        self.page.press(*ENTER)
-        self.until("$('.assistant .body')?.innerText === 'first' && $$('#list .open').length")
-        with self.tab(self.another_tab()):
-            self.until("$$('#list .open').length === 1")
-            self.menu("#list .row .round", "Rename")
-            self.until("$('#list input')")
-            gate.set()
-            with self.tab(type(self).page):
-                self.idle("question")
-            self.value("$('#list input').value = 'renamed'")
-            self.page.press(*ENTER)
-            self.until_titles(["renamed"])
-        self.until_titles(["renamed"])
-        self.reload()
-        self.assertEqual(self.value("$$('.message .body').map(b => b.innerText)"), ["question", "first second"])
-
-    def test_settings_of_another_tab_stay(self):
-        self.value("localStorage.setItem('moesaic.settings', JSON.stringify({system: 'theirs'}))")
-        self.value("(() => { $('#effort').value = 'high'; $('#effort').dispatchEvent(new Event('change')) })()")
-        kept = json.loads(self.value("localStorage.getItem('moesaic.settings')"))
-        self.assertEqual((kept["system"], kept["effort"]), ("theirs", "high"))
-
-    def test_presets_of_another_tab_stay(self):
-        self.value("localStorage.setItem('moesaic.presets', JSON.stringify({theirs: {system: 'x'}}))")
-        self.value("$('#preset-name').value = 'mine'")
-        self.click("#preset-save")
-        self.assertEqual(self.value("$$('#preset option').map(o => o.value)"), ["", "mine", "theirs"])
 
     def test_what_is_deleted_while_it_is_answered_stays_so(self):
         for item in ("Delete", "all"):

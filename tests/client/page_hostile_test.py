@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from page_case import Case, ENTER, main  # noqa: E402
+from page_case import Case, ENTER, ESCAPE, main  # noqa: E402
 
 XSS = "<img src=x onerror=hacked=1><svg onload=hacked=1>"
 
@@ -52,6 +52,14 @@ class Hostile(Case):
         self.until("$$('.message').length > 1")
         self.no_script()
         self.assertNotIn("undefined", self.text("#thread"))
+
+    def test_what_came_of_a_file_is_said_in_front_of_the_settings(self):
+        self.click("#open-settings")
+        self.assertIn("1 imported", self.import_text(file_of({"nodes": chain(2)})))
+        self.press("#toast")
+        self.page.press(*ESCAPE)
+        self.until("!$('#settings').open && !$('#toast').closest('dialog')")
+        self.press("#toast")
 
     def test_a_deep_and_a_huge_file(self):
         self.assertIn("not JSON", self.import_text("[" * 2_000_000))

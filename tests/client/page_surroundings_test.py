@@ -1,6 +1,6 @@
 """The page in surroundings that are not as on its author's machine: a proxy that places it in a folder, the browser's Back, a server
 that comes back with another model, files that do not arrive, input methods, a Mac's keyboard, a screen as narrow as the
-smallest. Exit status 77 where there is no Chromium."""
+smallest, other tabs of the page. Exit status 77 where there is no Chromium."""
 
 import json
 import pathlib
@@ -206,6 +206,222 @@ class Surroundings(Case):
         self.assertEqual(len(self.stub.bodies[-1]["messages"][0]["content"].split()) // 1000, 600)
         self.reload()
         self.assertEqual(self.text(".assistant .body"), "words")
+
+
+class Tabs(Case):
+    def test_two_tabs(self):
+        self.ask("one", "1")
+        self.in_another_tab("conversation.title = 'from another tab'")
+        self.until_titles(["from another tab"])
+        self.until("$('#title').textContent === 'from another tab'")
+
+    def test_two_tabs_send(self):
+        gate = threading.Event()
+        self.addCleanup(gate.set)
+        self.stub.answers.append({"deltas": [{"content": "half"}, {"content": " whole"}], "between": gate})
+        self.type("one")
+        self.page.press(*ENTER)
+        self.until("$('.assistant .body')?.innerText === 'half' && $$('#list .open').length")
+        self.in_another_tab("conversation.nodes.other = {id: 'other', parent: conversation.leaf, time: Date.now(), role: 'user', content: 'two'};"
+                            "conversation.nodes[conversation.leaf].content = 'old'; conversation.leaf = 'other'")
+        self.until("$$('.user .body').at(-1).innerText === 'two'")
+        gate.set()
+        self.idle("one")
+        self.reload()
+        self.assertEqual(self.value("$$('.message .body').map(b => b.innerText)"), ["one", "half whole", "two"])
+
+    def test_a_text_that_is_written_outlasts_another_tab(self):
+        self.ask("one", "1")
+        self.value("$('.user .tools [aria-label=Edit]').click()")
+        self.value("$('.editor textarea').value = 'uno'")
+        self.in_another_tab("conversation.nodes[conversation.leaf].content = '1 and more'")
+        self.until("$('.assistant .body').innerText === '1 and more'")
+        self.stub.answers.append({"content": "I"})
+        self.click(".editor .main")
+        self.until("$$('.assistant .body').at(-1)?.innerText === 'I' && $('#send').dataset.name === 'send'")
+        self.assertEqual(self.messages(), [("user", "uno")])
+        self.click(".user .branches button:first-child")
+        self.until("$$('.assistant .body').at(-1).innerText === '1 and more'")
+
+    def test_a_title_from_another_tab_loses_no_message(self):
+        gate = threading.Event()
+        self.addCleanup(gate.set)
+        self.stub.answers.append({"deltas": [{"content": "first"}, {"content": " second"}], "between": gate})
+        self.type("question")
+        self.page.press(*ENTER)
+        self.until("$('.assistant .body')?.innerText === 'first' && $$('#list .open').length")
+        with self.tab(self.another_tab()):
+            self.until("$$('#list .open').length === 1")
+            self.menu("#list .row .round", "Rename")
+            self.until("$('#list input')")
+            gate.set()
+            with self.tab(type(self).page):
+                self.idle("question")
+            self.value("$('#list input').value = 'renamed'")
+            self.page.press(*ENTER)
+            self.until_titles(["renamed"])
+        self.until_titles(["renamed"])
+        self.reload()
+        self.assertEqual(self.value("$$('.message .body').map(b => b.innerText)"), ["question", "first second"])
+
+    def test_settings_of_another_tab_stay(self):
+        self.value("localStorage.setItem('moesaic.settings', JSON.stringify({system: 'theirs'}))")
+        self.value("(() => { $('#effort').value = 'high'; $('#effort').dispatchEvent(new Event('change')) })()")
+        kept = json.loads(self.value("localStorage.getItem('moesaic.settings')"))
+        self.assertEqual((kept["system"], kept["effort"]), ("theirs", "high"))
+
+    def test_presets_of_another_tab_stay(self):
+        self.value("localStorage.setItem('moesaic.presets', JSON.stringify({theirs: {system: 'x'}}))")
+        self.value("$('#preset-name').value = 'mine'")
+        self.click("#preset-save")
+        self.assertEqual(self.value("$$('#preset option').map(o => o.value)"), ["", "mine", "theirs"])
+
+    def until_known(self, id):
+        """Until this tab has taken over that message."""
+        self.until("import(new URL('store.js', $('script[type=module]').src).href).then(store => store.loadAll())"
+                   f".then(all => all.some(({{nodes}}) => {id!r} in nodes))")
+
+    def wait(self, ms):
+        self.value(f"new Promise(done => setTimeout(done, {ms}))")
+
+    def test_a_menu_acts_on_what_is_there_by_then(self):
+        def choose(item):
+            self.value(f"$$('.menu button').find(b => b.textContent === {item!r}).click()")
+
+        def title():
+            self.page.type("Title")
+            self.page.press(*ENTER)
+            self.until_titles(["Title"])
+
+        def instruct():
+            self.page.type("Be brief.")
+            self.click("#instructions [value=save]")
+
+        def pin():
+            choose("Pin")
+            self.until("$('.age').textContent === 'Pinned'")
+
+        def delete_and_undo():
+            choose("Delete")
+            self.until_titles([])
+            self.click("#toast button")
+            self.until_titles(["Title"])
+
+        self.ask("one", "1")
+        self.value("$('#new').click()")
+        self.until("$$('.message').length === 0")
+        for item, act in {"Rename": title, "Instructions": instruct, "Pin": pin, "Delete": delete_and_undo}.items():
+            self.click("#list .round")
+            if act in (title, instruct):
+                choose(item)
+            self.in_another_tab(f"conversation.nodes.{item} = {{id: '{item}', parent: conversation.leaf, time: Date.now(), role: 'user',"
+                                f" content: 'before {item}'}}; conversation.leaf = '{item}'")
+            self.until_known(item)
+            act()
+        self.reload()
+        self.assertEqual(self.value("$$('.message .body').map(b => b.innerText)"),
+                         ["one", "1", "before Rename", "before Instructions", "before Pin", "before Delete"])
+        self.ask("two", "2")
+        self.assertEqual(self.messages()[0], ("system", "Be brief."))
+
+    def test_settings_go_from_tab_to_tab(self):
+        system = "$$('.field').find(f => f.querySelector('.field-name')?.textContent === 'System prompt').querySelector('textarea')"
+
+        def set_(element, change):
+            self.value(f"(() => {{ const element = {element}; element.{change}; element.dispatchEvent(new Event('change')) }})()")
+
+        other = self.another_tab()
+        set_(system, "value = 'Of here.'")
+        set_("$('#send-by-enter')", "checked = false")
+        with self.tab(other):
+            self.until(f"{system}.value === 'Of here.' && !$('#send-by-enter').checked")
+            self.click("#open-settings")
+            self.value(f"{system}.select()")
+            self.page.type("half a sen")
+        set_("$('#effort')", "value = 'high'")
+        set_(system, "value = 'Of here, too.'")
+        set_("$('#send-by-enter')", "checked = true")
+        with self.tab(other):
+            self.until("$('#effort').value === 'high' && $('#send-by-enter').checked")
+            self.assertEqual(self.value(f"{system}.value"), "half a sen")
+            self.page.type("tence")
+            self.value("document.activeElement.blur()")
+        self.until(f"{system}.value === 'half a sentence'")
+        self.value("$('#preset-name').value = 'mine'")
+        self.click("#preset-save")
+        with self.tab(other):
+            self.until("$('#preset').value === 'mine'")
+            self.click("#settings .dialog-top button")
+            self.ask("one", "1")
+        self.assertEqual((self.messages()[0], self.stub.bodies[-1]["reasoning_effort"]), (("system", "half a sentence"), "high"))
+
+    def test_an_answer_of_another_tab_is_followed(self):
+        thought, end = threading.Event(), threading.Event()
+        for gate in (thought, end):
+            self.addCleanup(gate.set)
+        self.ask("one", "\n\n".join(f"paragraph {i}" for i in range(200)))
+        deltas = [{"reasoning_content": "Let me "}, {"reasoning_content": "see."}, {"content": "half"}]
+        self.stub.answers.append({"deltas": deltas, "between": thought, "gate": end})
+        self.type("two")
+        self.page.press(*ENTER)
+        self.until("$('.thought.active')")
+        other = self.another_tab(self.value("location.hash"))
+        with self.tab(other):
+            self.until("$$('.message').length === 4")
+            self.assertEqual(self.count(".go-on, .trouble"), 0)
+            self.value("$('#scroll').scrollTop = 50")
+            self.until("!$('#to-end').hidden")
+        self.wait(1000)   # the next text is saved before the end
+        thought.set()
+        with self.tab(other):
+            self.until("$$('.thought').at(-1).hidden === false")
+            self.click(".thought summary")
+            self.until("$$('.thought .markdown').at(-1).innerText.includes('Let me')")
+            end.set()
+            self.until("$$('.assistant .body').at(-1).innerText === 'half' && $$('.assistant .stats').length === 2")
+            self.assertTrue(self.value("$$('.thought').at(-1).open"))
+            self.assertEqual((self.value("$('#scroll').scrollTop"), self.count(".message"), self.count(".go-on, .trouble")), (50, 4, 0))
+
+    def test_what_another_tab_deletes_goes(self):
+        self.ask("one", "1")
+        self.ask("two", "2")
+        self.in_another_tab("const {id, parent} = conversation.nodes[conversation.leaf]; delete conversation.nodes[id]; conversation.leaf = parent")
+        self.until("$$('.message').length === 3")
+        self.ask("three", "3")
+        self.assertEqual([content for _, content in self.messages()], ["one", "1", "two", "three"])
+
+    def test_a_tab_that_is_closed_in_an_answer(self):
+        gate = threading.Event()
+        self.addCleanup(gate.set)
+        self.stub.answers.append({"deltas": [{"content": "half"}, {"content": " whole"}], "between": gate})
+        other = self.another_tab()
+        with self.tab(other):
+            self.type("one")
+            self.page.press(*ENTER)
+            self.until("$('.assistant .body')?.innerText === 'half'")
+        self.until_titles(["one"])
+        self.click("#list .open")
+        self.until("$$('.message').length === 2")
+        self.assertEqual(self.count(".trouble"), 0)
+        other.leave()
+        self.until("$('.assistant .trouble')?.innerText === 'Cut off when the page was left'")
+
+    def test_a_message_that_waits_is_sent_by_one_tab(self):
+        loading = {"message": "the model is being loaded (42%)", "code": "model_loading"}
+        self.stub.kept["/ready"] = (503, LOST, json.dumps({"error": loading}).encode())
+        self.addCleanup(self.stub.kept.pop, "/ready", None)
+        self.stub.answers.append({"status": 503, **loading})
+        self.type("one")
+        self.page.press(*ENTER)
+        self.until("$('.assistant .foot')?.innerText.includes('(42%)')")
+        with self.tab(self.another_tab(self.value("location.hash"))):
+            self.until("$$('.message').length === 2")
+            self.wait(500)
+            self.assertEqual(len(self.stub.bodies), 1)
+            self.stub.answers.append({"content": "1"})
+            del self.stub.kept["/ready"]
+            self.until("$('.assistant .body').innerText === '1' && $('.assistant .stats')")
+        self.assertEqual((len(self.stub.bodies), self.text(".assistant .body")), (2, "1"))
 
 
 if __name__ == "__main__":

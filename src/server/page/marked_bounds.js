@@ -1,5 +1,5 @@
-// Bounds on what marked may cost. A model that runs away writes thousands of equal tokens: with some of them marked's time grows
-// with their square, with others its stack.
+// Bounds on what marked may cost. A model that runs away writes thousands of equal tokens: for some of them marked's time grows
+// with the square of their number, for others its stack.
 
 // The text of a block is read in pieces of at most so many characters, and so many * and _.
 const LONGEST_PIECE = 4000;
@@ -25,9 +25,10 @@ function readInPieces({prototype}) {
   };
 }
 
-// The first | of a line says as much as the others, each of which the rule for tables would try.
+// A line that has a | may be a table's head. marked's rules try each | of it; the first one is enough.
 function tryOneBar(rules) {
-  for (const name of ["table", "paragraph"]) rules[name] = new RegExp(rules[name].source.replace(String.raw`[^\n ].*\|.*`, String.raw`[^\n ][^\n|]*\|.*`));
+  const line = String.raw`[^\n ].*\|.*`, sameLine = String.raw`[^\n ][^\n|]*\|.*`;
+  for (const name of ["table", "paragraph"]) rules[name] = new RegExp(rules[name].source.replace(line, sameLine));
 }
 
 export function boundMarked({Lexer}) {

@@ -17,6 +17,7 @@ const SLICE = 100;     // ms
 // Macros of a formula's own: a few make millions of symbols, since maxExpand counts expansions, not what comes of them, and
 // those of \edef not at all (CVE-2024-28243). The distance of rows is the one that answers do define.
 const DEFINES = /\\(?:[egx]?def|(?:future)?let|(?:new|renew|provide)command)(?![A-Za-z@]|\s*\{?\\arraystretch\}?\s*\{[\d.]*\})/;
+
 const escaped = text => text.replace(/[&<>]/g, c => ({"&": "&amp;", "<": "&lt;", ">": "&gt;"})[c]);
 
 function extension(name, level, patterns, start) {

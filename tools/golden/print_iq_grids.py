@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""Prints the tables of src/checkpoint/ggml_grids.h from gguf-py, which packs them in the same way. Needs `pip install gguf`."""
+"""Prints kGridMarks of src/checkpoint/ggml_grids.h from gguf-py. Needs `pip install gguf`."""
 import struct
 
 from gguf import quants
 
-NAMES = {"IQ2_XXS": "kIq2XxsGrid", "IQ2_XS": "kIq2XsGrid", "IQ2_S": "kIq2SGrid", "IQ3_XXS": "kIq3XxsGrid", "IQ3_S": "kIq3SGrid",
-         "IQ1_S": "kIq1Grid"}
+TYPES = {"IQ2_XXS": 3, "IQ2_XS": 3, "IQ2_S": 3, "IQ1_S": 3, "IQ3_XXS": 8, "IQ3_S": 8}  # by mark: levels of an element
 
 
 def main():
-    for kind, name in NAMES.items():
+    marks = [0] * 3**8
+    for mark, (kind, levels) in enumerate(TYPES.items()):
         packed = bytes.fromhex(getattr(quants, kind).grid_hex.decode())
-        words = struct.unpack(f"<{len(packed) // 2}H", packed)
-        print(f"inline constexpr std::array<uint16_t, {len(words)}> {name} = {{")
-        print("    " + ", ".join(f"0x{word:04x}" for word in words) + "};\n")
+        for vector in struct.unpack(f"<{len(packed) // 2}H", packed):
+            bits = 2 if levels == 3 else 4
+            marks[sum((vector >> bits * i & 2**bits - 1) * levels**i for i in range(16 // bits))] |= 1 << mark
+    text = "".join(chr(ord("0") + mark) for mark in marks)
+    for at in range(0, len(text), 100):
+        print(f'    R"({text[at:at + 100]})"')
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ OptionText text_of(const CLI::Option& o) {
                   .required = o.get_required(),
                   .is_model = o.check_lname("model") || o.get_name(true) == "MODEL"};
   if (text.takes_value) {
-    text.standard = o.get_default_str();
+    if (o.get_default_str() != "[]") text.standard = o.get_default_str();
     text.choices = choices_of(o.get_type_name());
     if (o.check_lname("device")) text.choices = {"auto", "cpu", "cuda", "reference"};  // also cuda:1
   }

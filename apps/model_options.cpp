@@ -62,7 +62,7 @@ std::string speculative_error(const std::string& value) { return drafter_choice(
 
 CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
                        const std::vector<std::string>& formats) {
-  return command.add_option("--dense", value, help)->check(one_of(formats))->capture_default_str();
+  return command.add_option("--dense", value, help)->check(one_of(formats));
 }
 
 void ModelOptions::add_to(CLI::App& command, bool runs_model) {
@@ -90,18 +90,15 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       .add_option("--step-limit", step_limit,
                   "cuda: seconds after which a step that the GPU has not ended fails; 0: never")
       ->check(in_range(0.0, 1e6))
-      ->capture_default_str()
       ->group(kRareOptions);
   command.add_option("--log", log, "debug: print each kernel's name when it is first launched")
       ->check(one_of({"quiet", "debug"}))
-      ->capture_default_str()
       ->group(kRareOptions);
   command
       .add_option(
           "--isa", isa,
           "instruction set of the cpu device: auto, amx, avx512, avx512vnni, avx512bw, avxvnni, avx2, "
           "bf16, i8mm, dotprod, scalar; amx_emulated (slow, for tests)")
-      ->capture_default_str()
       ->group(kRareOptions);
 }
 

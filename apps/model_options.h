@@ -50,7 +50,6 @@ void add_placement_options(CLI::App& c, Options& o) {
        "--gpu-memory", o.gpu_memory,
        "cuda: GiB that the model may take; 0: all that is free. The CPU computes experts that have no room")
       ->check(in_range(0.0, 1e6))
-      ->capture_default_str()
       ->group(kDeviceOptions);
   c.add_option(
        "--experts", o.experts,
@@ -83,13 +82,10 @@ Result<int> rank_count(const std::string& text);
 // --no-tune, of ModelOptions or OpenOptions.
 template <class Options>
 void add_device_options(CLI::App& c, Options& o) {
-  c.add_option("--device", o.device, "auto, cpu, cuda[:i] or reference")
-      ->capture_default_str()
-      ->group(kDeviceOptions);
+  c.add_option("--device", o.device, "auto, cpu, cuda[:i] or reference")->group(kDeviceOptions);
   c.add_option("-t,--threads", o.threads,
                "threads that compute on the CPU; 0: one per physical core, within affinity and cgroup quota")
       ->check(in_range(0, 1024))
-      ->capture_default_str()
       ->group(kDeviceOptions);
   c.add_option_function<std::string>(
        "--tp", [&o](const std::string& text) { o.tp = rank_count(text).value(); },
@@ -101,7 +97,6 @@ void add_device_options(CLI::App& c, Options& o) {
   c.add_option("--cpu-pin", o.cpu_pin,
                "auto: with several NUMA nodes, bind each thread of the cpu device to one node's CPUs")
       ->check(one_of({"auto", "off"}))
-      ->capture_default_str()
       ->group(kRareOptions);
   c.add_option(
        "--lora", o.lora,
@@ -113,12 +108,10 @@ void add_device_options(CLI::App& c, Options& o) {
        "--cpu-prefetch", o.cpu_prefetch,
        "cpu: prefetch of weights; auto: measured when a model is loaded; none; or a hint (t0, t1, nta) and "
        "a distance in bytes: t0:1024")
-      ->capture_default_str()
       ->group(kRareOptions);
   c.add_option("--kv-dtype", o.kv_dtype,
                "format of K and V in the cache; auto: the device's own, on cuda bf16")
       ->check(one_of({"auto", "bf16", "fp8"}))
-      ->capture_default_str()
       ->group(kModelOptions);
   c.add_option(
        "--moe-path", o.moe_path,
@@ -127,7 +120,6 @@ void add_device_options(CLI::App& c, Options& o) {
        "on Ada and Hopper, prompts and large batches take the experts' activations in E4M3: faster, less "
        "exact")
       ->check(one_of({"auto", "w4a8", "w4a8x2", "fp8"}))
-      ->capture_default_str()
       ->group(kRareOptions);
   c.add_flag(
        "--batch-invariant", o.batch_invariant,
@@ -150,7 +142,7 @@ void add_speculation_options(CLI::App& c, Options& o) {
       "from what the request said before; suffix: and from earlier answers to anybody; "
       "suffix:own: by the same rule, without those; eagle3:FOLDER: by an EAGLE3 draft head, eagle3 alone "
       "is tiny's; draft:MODEL: by another model of the same vocabulary");
-  drafter->check(speculative_error)->capture_default_str()->group(kDeviceOptions);
+  drafter->check(speculative_error)->group(kDeviceOptions);
   c.add_option_function<std::string>(
        "--draft-tokens",
        [&o](const std::string& text) { o.draft_tokens = text == "auto" ? 0 : std::stoi(text); },
@@ -167,7 +159,6 @@ void add_store_options(CLI::App& c, Options& o) {
   c.add_option("--kv-host", o.kv_host,
                "GiB of host memory for what the prefix cache has no room for: it comes back by copy")
       ->check(in_range(0.0, kMostKvGib))
-      ->capture_default_str()
       ->group(kModelOptions);
   c.add_option(
        "--kv-disk", o.kv_disk,

@@ -153,6 +153,8 @@ int run_program(int argc, char** argv) try {
   set_notices(true);
   CLI::App app("moesaic runs OpenAI's gpt-oss models as fast as the memory of the machine allows.",
                "moesaic");
+  app.option_defaults()
+      ->always_capture_default();  // of all commands: help shows what holds without an option
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   app.footer(

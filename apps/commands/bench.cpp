@@ -291,20 +291,16 @@ Run add_bench(CLI::App& app) {
   const auto sizes = in_range(0, 1 << 20);
   c.add_option("-p,--prompt", o->prompts, "prompt lengths of the pp tests; 0: none")
       ->delimiter(',')
-      ->check(sizes)
-      ->capture_default_str();
+      ->check(sizes);
   c.add_option("-n,--generate", o->generations, "tokens of the tg tests; 0: none")
       ->delimiter(',')
-      ->check(sizes)
-      ->capture_default_str();
+      ->check(sizes);
   c.add_option("-d,--depth", o->depths, "tokens in the KV cache before each test, computed once")
       ->delimiter(',')
-      ->check(sizes)
-      ->capture_default_str();
+      ->check(sizes);
   c.add_option("-b,--batch", o->batches, "sequences at a time; tok/s are those of all together")
       ->delimiter(',')
-      ->check(in_range(1, kMostRows))
-      ->capture_default_str();
+      ->check(in_range(1, kMostRows));
   c.add_option("--ubatch", o->ubatch,
                "most rows of a prefill step; 0: the device's default (cpu 512, a GPU with 70 GB or more "
                "8192, with 40 GB 4096, with less 2048)")
@@ -317,21 +313,17 @@ Run add_bench(CLI::App& app) {
        "--speculative", o->speculative,
        "time decoding with this drafter's drafts, beside decoding without (see run); eagle3:dummy is a draft "
        "head of the public heads' sizes with random weights")
-      ->check(speculative_error)
-      ->capture_default_str();
+      ->check(speculative_error);
   c.add_option("--acceptance", o->acceptance,
                "the chance of each token of a draft to be accepted if the one before it was: 0.8,0.7,0.6; as "
                "many are drafted")
       ->delimiter(',')
       ->check(in_range(0.0, 1.0));
-  c.add_option("-r,--reps", o->reps, "timed repetitions, after one to warm up")
-      ->check(in_range(1, 1000))
-      ->capture_default_str();
+  c.add_option("-r,--reps", o->reps, "timed repetitions, after one to warm up")->check(in_range(1, 1000));
   c.add_option("--delay", o->delay, "seconds to wait before each test, so that the device cools down")
       ->check(in_range(0, 3600));
   c.add_option("-o,--output", o->format, "md, json, csv, or html: a page with charts, to be kept in a file")
-      ->check(one_of({"md", "json", "csv", "html"}))
-      ->capture_default_str();
+      ->check(one_of({"md", "json", "csv", "html"}));
   c.add_option("--beside", o->beside,
                "html: another run to draw beside this one, as `bench -o json` or `llama-bench -o json` "
                "printed it; may "

@@ -238,42 +238,36 @@ Run add_bench_serve(CLI::App& app) {
   CLI::App& c = *app.add_subcommand(
       "bench-serve",
       "Load-test a running server, moesaic's or another with OpenAI's completions: throughput and latencies");
-  c.add_option("--url", *url, "http://HOST:PORT")->capture_default_str();
+  c.add_option("--url", *url, "http://HOST:PORT");
   c.add_option("--key", o->load.key, "API key");
   c.add_option("--model", o->load.model, "model to ask for; empty: whatever the server has");
   CLI::Option* streams =
       c.add_option("--streams", o->streams, "requests at a time (closed loop), one run for each number")
           ->delimiter(',')
-          ->check(in_range(1, 10000))
-          ->capture_default_str();
+          ->check(in_range(1, 10000));
   CLI::Option* rate =
       c.add_option("--rate", o->load.rate, "requests a second at random times (open loop) instead")
           ->excludes(streams)
-          ->check(in_range(0.001, 1e6));
+          ->check(in_range(0.001, 1e6))
+          ->default_str("");
   CLI::Option* requests =
       c.add_option("--requests", o->requests, "requests of a run; 0: 4 for each stream, at least 16")
-          ->check(in_range(0, 10'000'000))
-          ->capture_default_str();
+          ->check(in_range(0, 10'000'000));
   c.add_option("--seconds", o->load.seconds,
                "run for this long instead of a number of requests (closed loop)")
       ->excludes(rate)
       ->excludes(requests)
-      ->check(in_range(0.1, 1e6));
+      ->check(in_range(0.1, 1e6))
+      ->default_str("");
   c.add_option("-p,--prompt-words", o->prompt_words, "words of a prompt, one or two tokens each")
-      ->check(in_range(0, 1'000'000))
-      ->capture_default_str();
-  c.add_option("-n,--max-tokens", o->load.max_tokens, "tokens of each answer")
-      ->check(in_range(1, 1'000'000))
-      ->capture_default_str();
+      ->check(in_range(0, 1'000'000));
+  c.add_option("-n,--max-tokens", o->load.max_tokens, "tokens of each answer")->check(in_range(1, 1'000'000));
   c.add_option("--timeout", o->load.timeout,
                "seconds without a byte from the server after which a request has failed")
-      ->check(in_range(0.1, 1e6))
-      ->capture_default_str();
+      ->check(in_range(0.1, 1e6));
   c.add_flag("--check", o->check,
              "send 64 prompts repeatedly and compare each answer with the one given without load");
-  c.add_option("-o,--output", o->format, "text or json")
-      ->check(one_of({"text", "json"}))
-      ->capture_default_str();
+  c.add_option("-o,--output", o->format, "text or json")->check(one_of({"text", "json"}));
   c.footer("Example:\n  moesaic bench-serve --url http://127.0.0.1:8080 --streams 1,8,32,128 -n 256");
   return [o, url]() -> Status {
     RETURN_IF_ERROR(read_url(*url, o->load));

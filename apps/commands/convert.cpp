@@ -77,8 +77,7 @@ Run add_convert(CLI::App& app) {
   c.add_option("source", o->source.model, "folder or .gguf file")->required();
   c.add_option("target", o->target, "a name ending in .gguf, or a folder for safetensors")->required();
   c.add_option("--experts", o->experts, "keep, or mxfp4 to quantise what is not MXFP4")
-      ->check(one_of({"keep", "mxfp4"}))
-      ->capture_default_str();
+      ->check(one_of({"keep", "mxfp4"}));
   add_dense(c, o->dense, "keep, bf16, q8_0 (GGUF only) or mxfp8 (safetensors only)",
             {"keep", "bf16", "q8_0", "mxfp8"});
   c.add_flag("--force", o->force, "replace what is there");

@@ -73,9 +73,7 @@ Run add_list(CLI::App& app) {
   auto o = std::make_shared<ListOptions>();
   CLI::App& c = *app.add_subcommand("list", "List the models on this machine, with the -m that opens each");
   c.add_flag("--all", o->all, "models of other architectures too, which are not opened");
-  c.add_option("-o,--output", o->format, "md, json or names")
-      ->check(one_of({"md", "json", "names"}))
-      ->capture_default_str();
+  c.add_option("-o,--output", o->format, "md, json or names")->check(one_of({"md", "json", "names"}));
   c.footer(
       "It looks at the Hugging Face cache, Ollama's stores, LM Studio's folders, and\n"
       "the folder models where it is started.\n\n"

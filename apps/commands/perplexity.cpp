@@ -133,11 +133,13 @@ Run add_perplexity(CLI::App& app) {
   o->model.add_to(c);
   c.add_option("-f,--file", o->file, "a file with the text; -: standard input")->required();
   c.add_option("--ctx", o->context, "tokens of a window (default: 2048 or the model's)")
-      ->check(in_range(2, 1 << 20));
+      ->check(in_range(2, 1 << 20))
+      ->default_str("");
   c.add_option("--stride", o->stride,
                "tokens from one window to the next; fewer than --ctx: each token is predicted from at least "
                "ctx - stride others (default: --ctx)")
-      ->check(in_range(1, 1 << 20));
+      ->check(in_range(1, 1 << 20))
+      ->default_str("");
   c.add_flag("--special", o->special, "let names such as <|start|> in the text become special tokens");
   c.add_option("-o,--output", o->format, "md or json")->check(one_of({"md", "json"}));
   c.footer("Example: moesaic perplexity -m openai/gpt-oss-20b -f wiki.txt --ctx 4096");

@@ -285,10 +285,7 @@ Run add_plan(CLI::App& app) {
       "Show which kernels a step uses and what the others would cost: measured on the device that runs them, "
       "or estimated with --device-model");
   o->model.add_to(c);
-  c.add_option("--tokens", o->tokens, "tokens of each step")
-      ->delimiter(',')
-      ->check(in_range(1, 1 << 16))
-      ->capture_default_str();
+  c.add_option("--tokens", o->tokens, "tokens of each step")->delimiter(',')->check(in_range(1, 1 << 16));
   std::vector<std::string> names = {kH200};
   for (const DeviceModel& d : device_models()) names.emplace_back(d.name);
   c.add_option("--device-model", o->device_model,

@@ -217,26 +217,21 @@ Run add_profile(CLI::App& app) {
       "profile", "Show where a step's time goes: operation by operation, with bytes and share of bandwidth");
   o->model.add_to(c);
   c.add_option("-b,--rows", o->rows, "tokens in the step: 1 is decoding, 512 a prefill chunk")
-      ->check(in_range(1, 2048))
-      ->capture_default_str();
-  c.add_option("-d,--depth", o->depth, "tokens already in the KV cache")
-      ->check(in_range(0, 1 << 20))
-      ->capture_default_str();
+      ->check(in_range(1, 2048));
+  c.add_option("-d,--depth", o->depth, "tokens already in the KV cache")->check(in_range(0, 1 << 20));
   CLI::Option* const drafter = c.add_option("--speculative", o->speculative,
                                             "also time this drafter's drafts, step by step (see run)");
-  drafter->check(speculative_error)->capture_default_str();
+  drafter->check(speculative_error);
   c.add_option("--draft-tokens", o->draft_tokens, "tokens of each draft")
       ->check(in_range(1, kMostDraft))
-      ->needs(drafter)
-      ->capture_default_str();
-  c.add_option("-n,--steps", o->steps, "steps to average")->check(in_range(1, 1000))->capture_default_str();
+      ->needs(drafter);
+  c.add_option("-n,--steps", o->steps, "steps to average")->check(in_range(1, 1000));
   c.add_option("-o,--output", o->format,
                "table, or trace: the operations of one step, that of the median time, as a file for "
                "chrome://tracing or ui.perfetto.dev. Times are as measured, in us from the step's first "
                "operation on; a GPU runs operations one after the other while they are measured, and of "
                "several GPUs the first one's are shown")
-      ->check(one_of({"table", "trace"}))
-      ->capture_default_str();
+      ->check(one_of({"table", "trace"}));
   c.footer(
       "Examples:\n"
       "  moesaic profile -m openai/gpt-oss-20b -b 1 -d 4096\n"

@@ -47,7 +47,6 @@ Run add_pull(CLI::App& app) {
       ->required();
   c.add_option("--connections", o->connections, "connections at a time")
       ->check(in_range(1, 32))
-      ->capture_default_str()
       ->group(kRareOptions);
   c.footer(
       "What was interrupted goes on where it was. HF_TOKEN, HF_ENDPOINT, HF_HOME,\n"

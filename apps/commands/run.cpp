@@ -134,31 +134,23 @@ Status run_run(RunOptions o) {
 namespace {
 
 void add_sampling_options(CLI::App& c, SamplingParams& sampling) {
-  c.add_option("--temp", sampling.temperature, "temperature; 0: greedy")
-      ->capture_default_str()
-      ->group(kSamplingOptions);
-  c.add_option("--top-p", sampling.top_p, "nucleus sampling")->capture_default_str()->group(kSamplingOptions);
+  c.add_option("--temp", sampling.temperature, "temperature; 0: greedy")->group(kSamplingOptions);
+  c.add_option("--top-p", sampling.top_p, "nucleus sampling")->group(kSamplingOptions);
   c.add_option("--top-k", sampling.top_k, "keep only the k most likely tokens; 0: all")
-      ->capture_default_str()
       ->group(kSamplingOptions);
   c.add_option("--min-p", sampling.min_p,
                "drop tokens below this share of the most likely token's probability")
-      ->capture_default_str()
       ->group(kSamplingOptions);
   c.add_option("--seed", sampling.seed, "seed of the random numbers")
       ->check(in_range(uint64_t{0}, UINT64_MAX))
-      ->capture_default_str()
       ->group(kSamplingOptions);
   c.add_option("--repetition-penalty", sampling.repetition_penalty, "above 1 discourages tokens seen before")
-      ->capture_default_str()
       ->group(kRareOptions);
   c.add_option("--presence-penalty", sampling.presence_penalty,
                "subtracted once for a token generated before")
-      ->capture_default_str()
       ->group(kRareOptions);
   c.add_option("--frequency-penalty", sampling.frequency_penalty,
                "subtracted for each time a token was generated before")
-      ->capture_default_str()
       ->group(kRareOptions);
 }
 
@@ -181,7 +173,6 @@ void add_output_options(CLI::App& c, RunOptions& o) {
       ->group(kOutputOptions);
   c.add_option("-o,--output", o.format, "text or json")
       ->check(one_of({"text", "json"}))
-      ->capture_default_str()
       ->group(kOutputOptions);
 }
 
@@ -203,12 +194,10 @@ Run add_run(CLI::App& app) {
   c.add_option("--system", o->system, "instructions (harmony's developer message)")->group(kAnswerOptions);
   c.add_option("--reasoning", o->reasoning, "effort: low, medium or high")
       ->check(one_of({"low", "medium", "high"}))
-      ->capture_default_str()
       ->group(kAnswerOptions);
   c.add_option("--reasoning-budget", o->sampling.reasoning_budget,
                "tokens of reasoning, behind which the answer is begun; -1: as many as the model wants")
       ->check(in_range(-1, INT_MAX))
-      ->capture_default_str()
       ->group(kAnswerOptions);
   c.add_flag("--raw", o->raw, "continue the prompt as plain text, without the chat format")
       ->excludes("--system")
@@ -217,12 +206,10 @@ Run add_run(CLI::App& app) {
       ->group(kAnswerOptions);
   c.add_option("-n,--max-tokens", o->sampling.max_tokens,
                "most tokens to generate; 0: until the context is full")
-      ->capture_default_str()
       ->group(kAnswerOptions);
   c.add_option("--ctx", o->context,
                "context length in tokens; 0: the model's maximum, or as many as fit into the memory")
       ->check(in_range(0, 1 << 30))
-      ->capture_default_str()
       ->group(kModelOptions);
   c.add_option("--tokenizer", o->tokenizer,
                "a tokenizer.json or .tiktoken file instead of the model's own; dummy: models need one")

@@ -132,19 +132,15 @@ void add_limits(CLI::App& c, server::Limits& limits) {
   c.add_option("--max-waiting", limits.waiting,
                "requests that may wait for a place in the batch; more get 429")
       ->check(in_range(0, 1 << 20))
-      ->capture_default_str()
       ->group(kServerOptions);
   c.add_option("--max-connections", limits.connections, "connections at a time; more get 503")
       ->check(in_range(1, 1 << 20))
-      ->capture_default_str()
       ->group(kRareOptions);
   c.add_option("--max-body", limits.body_bytes, "bytes of a request's body")
       ->check(in_range(size_t{1}, size_t{1} << 40))
-      ->capture_default_str()
       ->group(kRareOptions);
   c.add_option("--max-bodies", limits.bodies_bytes, "bytes of all bodies held at a time; more get 503")
       ->check(in_range(size_t{1} << 20, size_t{1} << 40))
-      ->capture_default_str()
       ->group(kRareOptions);
   const auto time = [&](const char* name, server::seconds& value, const char* help, int least = 1) {
     c.add_option_function<int>(
@@ -179,19 +175,16 @@ void add_model_options(CLI::App& c, ServeOptions& o) {
                "longest request in tokens, prompt and answer; 0: the model's maximum, or as many as fit into "
                "the memory")
       ->check(in_range(0, 1 << 30))
-      ->capture_default_str()
       ->group(kModelOptions);
   c.add_option("--max-batch", o.open.max_batch,
                "requests decoded together; 0: as many as pay on the device and fit into its memory")
       ->check(in_range(0, 4096))
-      ->capture_default_str()
       ->group(kModelOptions);
   c.add_option(
        "--kv-tokens", o.open.kv_tokens,
        "size of the KV cache in tokens, for all requests; 0: --ctx times --max-batch, at most half of a "
        "host's free memory or nine tenths of a GPU's")
       ->check(in_range(int64_t{0}, int64_t{1} << 40))
-      ->capture_default_str()
       ->group(kModelOptions);
   c.add_option(
        "--max-rows,--ubatch", o.open.max_rows,
@@ -199,7 +192,6 @@ void add_model_options(CLI::App& c, ServeOptions& o) {
        "bring the first token sooner; 0: what prompts need for full speed, and on a GPU 2048 while requests "
        "decode")
       ->check(in_range(0, 1 << 16))
-      ->capture_default_str()
       ->group(kRareOptions);
   c.add_flag("!--no-prefix-cache", o.open.prefix_cache, "compute common beginnings of prompts again")
       ->group(kRareOptions);
@@ -210,11 +202,8 @@ void add_model_options(CLI::App& c, ServeOptions& o) {
 // Options about the address, and the clients that may ask.
 void add_http_options(CLI::App& c, ServeOptions& o) {
   c.add_option("--host", o.server.address, "address to listen on, or localhost; 0.0.0.0: all")
-      ->capture_default_str()
       ->group(kServerOptions);
-  c.add_option("--port", o.server.port, "0: any free one, which is printed")
-      ->capture_default_str()
-      ->group(kServerOptions);
+  c.add_option("--port", o.server.port, "0: any free one, which is printed")->group(kServerOptions);
   c.add_option("--name", o.server.model_name, "the model's name for clients; else its folder's")
       ->group(kServerOptions);
   c.add_option("--api-key-file", o.key_file,
@@ -271,7 +260,6 @@ void add_request_options(CLI::App& c, ServeOptions& o) {
        "tokens of reasoning in an answer whose request says nothing of it, behind which the answer is "
        "begun; -1: as many as the model wants")
       ->check(in_range(-1, INT_MAX))
-      ->capture_default_str()
       ->group(kServerOptions);
   c.add_flag("--strict-fields", o.server.strict_fields,
              "refuse requests with unknown fields; without it a header of the answer names them")
@@ -285,14 +273,12 @@ void add_request_options(CLI::App& c, ServeOptions& o) {
       ->group(kRareOptions);
   c.add_option("--stored-bytes", o.server.stored_bytes, "bytes that they may have together")
       ->check(in_range(size_t{0}, size_t{1} << 40))
-      ->capture_default_str()
       ->group(kRareOptions);
 }
 
 void add_log_options(CLI::App& c, ServeOptions& o) {
   c.add_option("--log", o.log, "requests: one line of JSON per request on standard error; or quiet")
       ->check(one_of({"requests", "quiet"}))
-      ->capture_default_str()
       ->group(kServerOptions);
   c.add_option("--log-file", o.server.log_file, "append the log to this file instead of standard error")
       ->group(kRareOptions);
@@ -307,7 +293,6 @@ void add_router_options(CLI::App& c, ServeOptions& o) {
   c.add_option("--kv-events-topic", o.kv_topic, "of these messages; else kv@HOST@NAME")->group(kRareOptions);
   c.add_option("--owned-by", o.server.owned_by,
                "what /v1/models says; routers take a server for a vLLM or SGLang worker by it")
-      ->capture_default_str()
       ->group(kRareOptions);
 }
 

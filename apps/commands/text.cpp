@@ -72,9 +72,7 @@ CLI::App& add_text_command(CLI::App& app, const char* name, const char* help,
   CLI::App& c = *app.add_subcommand(name, help);
   o->format = format;
   c.add_option("-m,--model", o->model, "a model, or a tokenizer.json or .tiktoken file")->required();
-  c.add_option("-o,--output", o->format, "text or json")
-      ->check(one_of({"text", "json"}))
-      ->capture_default_str();
+  c.add_option("-o,--output", o->format, "text or json")->check(one_of({"text", "json"}));
   return c;
 }
 

@@ -117,8 +117,7 @@ Run add_tune(CLI::App& app) {
   c.add_option("--tokens", o->tokens,
                "tokens of the steps to measure; other steps use the nearest one's result")
       ->delimiter(',')
-      ->check(in_range(1, 1 << 16))
-      ->capture_default_str();
+      ->check(in_range(1, 1 << 16));
   c.footer("Example: moesaic tune -m openai/gpt-oss-20b");
   return [o] { return run_tune(*o); };
 }

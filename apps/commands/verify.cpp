@@ -97,8 +97,7 @@ Run add_verify(CLI::App& app) {
   c.get_option("--model")->required(false);
   c.add_flag("--quick", o->quick, "small shapes only");
   c.add_option("--tokens", o->tokens, "random tokens of the whole model's check (with -m)")
-      ->check(in_range(1, 4096))
-      ->capture_default_str();
+      ->check(in_range(1, 4096));
   CLI::Option* const report =
       c.add_option("--report", *file,
                    "check and time everything, each part in a process of its own, and print a block of text "

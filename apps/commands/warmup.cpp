@@ -48,8 +48,7 @@ Run add_warmup(CLI::App& app) {
        "architecture to compile for (sm_120a, ...); default: this GPU's, if the program has no code for it")
       ->check(architecture_error);
   c.add_option("-t,--threads", o->threads, "number of compiler threads; 0: one per core")
-      ->check(in_range(0, 1024))
-      ->capture_default_str();
+      ->check(in_range(0, 1024));
   c.footer("Example: moesaic warmup --architecture sm_120a");
   return [o] { return run_warmup(*o); };
 }

@@ -17,6 +17,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/expert_formats.h"
 #include "checkpoint/ggml_blocks.h"
@@ -79,18 +80,14 @@ std::vector<FileCase> cases() {
   return all;
 }
 
-class GgufFiles : public testing::Test {
+class GgufFiles : public FolderTest {
  protected:
-  GgufFiles() { fs::create_directories(folder_); }
-  ~GgufFiles() override { fs::remove_all(folder_); }
-
   std::string write(const FileCase& c) const {
     std::string first;
     for (int part = 0; part < c.parts; ++part) {
       const std::string path =
-          (folder_ / (c.parts == 1 ? "m.gguf" : fmt::format("m-{:05}-of-{:05}.gguf", part + 1, c.parts)))
-              .string();
-      std::ofstream(path, std::ios::binary) << gguf_file(config_, weights_, c.layout, c.types, c.parts, part);
+          put(c.parts == 1 ? "m.gguf" : fmt::format("m-{:05}-of-{:05}.gguf", part + 1, c.parts),
+              gguf_file(config_, weights_, c.layout, c.types, c.parts, part));
       if (part == 0) first = path;
     }
     return first;
@@ -102,7 +99,6 @@ class GgufFiles : public testing::Test {
 
   const ModelConfig config_ = config_of_files();
   const ModelWeights weights_ = make_random_model(config_, {.seed = 3, .dense = Format::kF32});
-  const fs::path folder_ = fs::temp_directory_path() / ("moesaic-files-" + std::to_string(getpid()));
 };
 
 // rms(a - b) / rms(b) of all elements.

@@ -9,15 +9,15 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/temporary_folder.h"
+
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
 
-class FileCaches : public testing::Test {
+class FileCaches : public FolderTest {
  protected:
-  FileCaches() : folder_(fs::temp_directory_path() / ("moesaic_cache_" + std::to_string(getpid()))) {}
-  ~FileCaches() override { fs::remove_all(folder_); }
   std::string folder() const { return folder_.string(); }
   size_t files() const {
     return static_cast<size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
@@ -26,9 +26,6 @@ class FileCaches : public testing::Test {
   static void age(const std::string& path, int minutes) {
     fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::minutes(minutes));
   }
-
- private:
-  fs::path folder_;
 };
 
 TEST_F(FileCaches, FindsWhatWasPut) {
@@ -56,8 +53,7 @@ TEST_F(FileCaches, RefusesAndRemovesDamage) {
   const FileCache cache(folder());
   const std::string path = cache.path_of("a");
   ASSERT_TRUE(cache.put("a", "some blob").ok());
-  std::ifstream in(path, std::ios::binary);
-  const std::string whole(std::istreambuf_iterator<char>(in), {});
+  const std::string whole = get(path);
   const auto expect_refused = [&](const std::string& text) {
     std::ofstream(path, std::ios::binary) << text;
     EXPECT_FALSE(cache.find("a"));

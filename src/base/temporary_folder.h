@@ -5,6 +5,8 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 namespace moesaic {
@@ -24,6 +26,25 @@ class TemporaryFolder {
 
  private:
   std::string path_;
+};
+
+// A test with such a folder, and files in it. A file's name may be its whole path.
+class FolderTest : public testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  // Makes the folders above the file, too. Returns its path.
+  std::string put(const std::string& name, const std::string& text = "x") const {
+    std::filesystem::create_directories((folder_ / name).parent_path());
+    std::ofstream(path(name), std::ios::binary) << text;
+    return path(name);
+  }
+  std::string get(const std::string& name) const {
+    std::ifstream in(path(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 }  // namespace moesaic

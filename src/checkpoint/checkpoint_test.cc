@@ -20,6 +20,7 @@
 #include <random>
 #include <thread>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/json.h"
 #include "checkpoint/mapped_file.h"
@@ -32,27 +33,13 @@ namespace fs = std::filesystem;
 
 const std::string kGoldens = std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/model/";
 
-class CheckpointTest : public testing::Test {
+class CheckpointTest : public FolderTest {
  protected:
-  CheckpointTest() { fs::create_directories(folder_); }
-  ~CheckpointTest() override { fs::remove_all(folder_); }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  void put(const std::string& name, const std::string& bytes) {
-    std::ofstream(path(name), std::ios::binary) << bytes;
-  }
-  static std::string get(const std::string& file) {
-    std::ifstream in(file, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
   // A copy of a golden checkpoint whose files a test may damage.
   std::string copy(const std::string& golden, const std::string& to) {
     fs::copy(kGoldens + golden, path(to), fs::copy_options::recursive);
     return path(to);
   }
-
-  const fs::path folder_ =
-      fs::temp_directory_path() / ("moesaic-checkpoint-" + std::to_string(getpid()) +
-                                   testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
 // Every element of both models, as floats; MXFP4 also as codes.

@@ -5,8 +5,8 @@
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/chat_files.h"
 #include "checkpoint/config_reader.h"
 #include "checkpoint/gguf.h"
@@ -23,21 +23,11 @@ constexpr const char* kTokenizer =
     R"({"model": {"vocab": {"a": 0, "b": 1}, "merges": []}, "added_tokens": [
         {"content": "<|return|>", "id": 3}, {"content": "<|endoftext|>", "id": 4}, {"content": "<|call|>", "id": 5}]})";
 
-class ConvertFiles : public testing::Test {
+class ConvertFiles : public FolderTest {
  protected:
   ConvertFiles() {
-    fs::create_directories(root_);
-    fs::copy(std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/model/tiny-mxfp4", root_ / "source");
+    fs::copy(std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/model/tiny-mxfp4", folder_ / "source");
     put("source/tokenizer.json", kTokenizer);
-  }
-  ~ConvertFiles() override { fs::remove_all(root_); }
-  std::string path(const std::string& name) const { return (root_ / name).string(); }
-  void put(const std::string& name, const std::string& text) const {
-    std::ofstream(path(name), std::ios::binary) << text;
-  }
-  std::string get(const std::string& name) const {
-    std::ifstream in(path(name), std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
   }
   Checkpoint open(const std::string& name) const {
     auto checkpoint = open_checkpoint(path(name));
@@ -48,8 +38,6 @@ class ConvertFiles : public testing::Test {
     const auto file = read_gguf(MappedFile::open(path(gguf)).value());
     return std::get<std::string>(file->metadata.at("tokenizer.chat_template"));
   }
-
-  const fs::path root_ = fs::temp_directory_path() / ("moesaic-convert-" + std::to_string(getpid()));
 };
 
 TEST_F(ConvertFiles, TheChatTemplateTravels) {
@@ -126,7 +114,7 @@ TEST_F(ConvertFiles, AFolderHasWhatTransformersAsksFor) {
 // A folder in a file's place, and a disk that has no room for the last file.
 TEST_F(ConvertFiles, AFolderThatFailsHasNoNewFile) {
   const auto names = [&] {
-    return std::distance(fs::directory_iterator(root_ / "out"), fs::directory_iterator());
+    return std::distance(fs::directory_iterator(folder_ / "out"), fs::directory_iterator());
   };
   for (const char* name : {"tokenizer.json", "config.json", "chat_template.jinja", "model.safetensors"}) {
     fs::create_directories(path("out/") + name);
@@ -169,7 +157,7 @@ TEST_F(ConvertFiles, WhatOnlyThisProjectReadsHasANameOfItsOwn) {
 TEST_F(ConvertFiles, AnUnfinishedFileHasNoName) {
   fs::create_directories(path("out"));
   const auto names = [&] {
-    return std::distance(fs::directory_iterator(root_ / "out"), fs::directory_iterator());
+    return std::distance(fs::directory_iterator(folder_ / "out"), fs::directory_iterator());
   };
   {
     auto file = OutputFile::create(path("out/a"), false);

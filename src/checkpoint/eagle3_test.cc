@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_header.h"
 #include "checkpoint/json.h"
@@ -90,13 +91,8 @@ struct Files {
   }
 };
 
-class Eagle3File : public ::testing::Test {
+class Eagle3File : public FolderTest {
  protected:
-  Eagle3File() : folder_(fs::temp_directory_path() / ("moesaic_eagle3_" + std::to_string(getpid()))) {
-    fs::create_directories(folder_);
-  }
-  ~Eagle3File() override { fs::remove_all(folder_); }
-
   Result<Eagle3Head> open(const Files& files, size_t cut = 0) {
     std::ofstream(folder_ / "config.json") << files.config.dump();
     const std::string bytes = files.safetensors();
@@ -113,7 +109,6 @@ class Eagle3File : public ::testing::Test {
   }
 
   Files files_;
-  fs::path folder_;
 };
 
 // The same head as llama.cpp's converter writes it.

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/gguf_header.h"
@@ -20,17 +20,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class FindModel : public testing::Test {
+class FindModel : public FolderTest {
  protected:
-  FindModel() { fs::create_directories(root_); }
-  ~FindModel() override { fs::remove_all(root_); }
+  FindModel() { fs::permissions(folder_, fs::perms(0755)); }  // AsNobody looks into it
 
-  std::string put(const std::string& name, const std::string& text = "x") {
-    fs::create_directories((root_ / name).parent_path());
-    std::ofstream(root_ / name, std::ios::binary) << text;
-    return (root_ / name).string();
-  }
-  std::string path(const std::string& name) const { return (root_ / name).string(); }
   std::string hub() const { return path("hub"); }
   std::string found(const std::string& name) const {
     const Result<std::string> result = find_model(name, {.hub = hub()});
@@ -43,10 +36,6 @@ class FindModel : public testing::Test {
       EXPECT_NE(result.status().message().find(word), std::string::npos) << result.status().message();
     EXPECT_EQ(result.status().message().find('\n'), std::string::npos);
   }
-
-  const fs::path root_ =
-      fs::temp_directory_path() / ("moesaic-find-" + std::to_string(getpid()) +
-                                   testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
 // Another user, whom modes of files bind, where the tests run as root.
@@ -131,7 +120,8 @@ TEST_F(FindModel, OwnerAndName) {
   put(repository + "snapshots/abc/config.json"), put(repository + "snapshots/old/config.json");
   expect_error("openai/gpt-oss-20b", {"no complete snapshot", "moesaic pull openai/gpt-oss-20b"});
   put(repository + "refs/main", "abc\n"), put(repository + "snapshots/abc/model.safetensors");
-  for (const std::string& name : {std::string("openai/gpt-oss-20b"), path(repository), hub(), root_.string()})
+  for (const std::string& name :
+       {std::string("openai/gpt-oss-20b"), path(repository), hub(), folder_.string()})
     EXPECT_EQ(found(name), path(repository + "snapshots/abc")) << name;
   put("hub/models--ggml-org--gpt-oss-20b-GGUF/snapshots/1/gpt-oss-20b-mxfp4.gguf");
   EXPECT_EQ(found("ggml-org/gpt-oss-20b-GGUF"),

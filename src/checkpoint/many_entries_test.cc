@@ -1,13 +1,13 @@
 // Lists of 100,000 entries: what looks at each entry again for every other one would take minutes.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/gguf_header.h"
@@ -24,20 +24,9 @@ constexpr int kEntries = 100'000;
 // together.
 constexpr std::chrono::seconds kMost{40};
 
-class ManyEntries : public testing::Test {
+class ManyEntries : public FolderTest {
  protected:
-  ManyEntries() { fs::create_directories(folder_); }
-  ~ManyEntries() override {
-    EXPECT_LT(std::chrono::steady_clock::now() - begin_, kMost);
-    fs::remove_all(folder_);
-  }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string put(const std::string& name, const std::string& bytes) {
-    std::ofstream(path(name), std::ios::binary) << bytes;
-    return path(name);
-  }
-
-  const fs::path folder_ = fs::temp_directory_path() / ("moesaic-many-" + std::to_string(getpid()));
+  ~ManyEntries() override { EXPECT_LT(std::chrono::steady_clock::now() - begin_, kMost); }
 
  private:
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

@@ -1,12 +1,11 @@
 // Folders as programs leave them: an index of files that are gone, a head that is the embedding.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/json.h"
 #include "checkpoint/writer.h"
@@ -16,18 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class ModelFolder : public testing::Test {
+class ModelFolder : public FolderTest {
  protected:
   ModelFolder() { fs::copy(std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/model/tiny-mxfp4", folder_); }
-  ~ModelFolder() override { fs::remove_all(folder_); }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  void put(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path(name), std::ios::binary) << bytes;
-  }
-  std::string get(const std::string& name) const {
-    std::ifstream in(path(name), std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
   void set(const char* key, const Json& value) const {
     Json config = Json::parse(get("config.json"));
     config[key] = value;
@@ -57,8 +47,6 @@ class ModelFolder : public testing::Test {
       }
     });
   }
-
-  const fs::path folder_ = fs::temp_directory_path() / ("moesaic-folder-" + std::to_string(getpid()));
 };
 
 TEST_F(ModelFolder, AStaleIndexDoesNotHideACompleteFile) {

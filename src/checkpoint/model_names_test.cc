@@ -1,11 +1,10 @@
 // Tags of GGUF files, names of repositories, Ollama's stores in both layouts, and choosing by architecture.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/find_model.h"
 #include "checkpoint/gguf_header.h"
 #include "checkpoint/model_list.h"
@@ -102,30 +101,18 @@ TEST(RepositoryNames, Addresses) {
     EXPECT_EQ(text(none), "none") << none;
 }
 
-class Stores : public testing::Test {
+class Stores : public FolderTest {
  protected:
   // models/ of the folder in which the tests run is a store, too.
-  Stores() {
-    fs::create_directories(root_);
-    fs::current_path(root_);
-  }
-  ~Stores() override {
-    fs::current_path(before_);
-    fs::remove_all(root_);
-  }
+  Stores() { fs::current_path(folder_); }
+  ~Stores() override { fs::current_path(before_); }
 
-  std::string put(const std::string& name, const std::string& text = "x") {
-    fs::create_directories((root_ / name).parent_path());
-    std::ofstream(root_ / name, std::ios::binary) << text;
-    return path(name);
-  }
   std::string gguf(const std::string& name, const std::string& architecture) {
     GgufHeader header;
     header.text("general.type", "model");
     header.text("general.architecture", architecture);
     return put(name, header.finish(0));
   }
-  std::string path(const std::string& name) const { return (root_ / name).string(); }
   static std::string manifest(char digit) {
     return R"({"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:)" +
            std::string(64, digit) + "\"}]}";
@@ -140,9 +127,6 @@ class Stores : public testing::Test {
   }
 
   const fs::path before_ = fs::current_path();
-  const fs::path root_ =
-      fs::temp_directory_path() / ("moesaic-stores-" + std::to_string(getpid()) +
-                                   testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
 TEST_F(Stores, AnotherArchitectureDoesNotCount) {
@@ -216,16 +200,16 @@ TEST_F(Stores, OllamaModelsAreListedAndAStoreIsAPath) {
   ASSERT_EQ(models.size(), 1u);
   EXPECT_EQ(models[0].name, "gpt-oss:20b");
   EXPECT_EQ(models[0].place, "Ollama");
-  EXPECT_EQ(found(root_.string()), path(blob('1')));
+  EXPECT_EQ(found(folder_.string()), path(blob('1')));
 }
 
 // Manifests as blobs with links to them, and lists of manifests of which one has a GGUF file.
 TEST_F(Stores, OllamaSecondLayout) {
   put(blob('1'));
   put(blob('a'), manifest('1'));
-  fs::create_directories(root_ / "manifests-v2/registry.ollama.ai/library/gpt-oss");
+  fs::create_directories(folder_ / "manifests-v2/registry.ollama.ai/library/gpt-oss");
   fs::create_symlink("../../../../" + blob('a'),
-                     root_ / "manifests-v2/registry.ollama.ai/library/gpt-oss/20b");
+                     folder_ / "manifests-v2/registry.ollama.ai/library/gpt-oss/20b");
   EXPECT_EQ(found("gpt-oss:20b"), path(blob('1')));
   EXPECT_EQ(found(path("manifests-v2/registry.ollama.ai/library/gpt-oss/20b")), path(blob('1')));
   put("manifests-v2/registry.ollama.ai/library/list/latest",
@@ -237,7 +221,7 @@ TEST_F(Stores, OllamaSecondLayout) {
 }
 
 TEST_F(Stores, DamagedManifestsAreOneLine) {
-  fs::create_directories(root_ / "blobs");
+  fs::create_directories(folder_ / "blobs");
   const std::string name = "manifests/registry.ollama.ai/library/bad/latest";
   for (
       const char* text :

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/ggml_blocks.h"
 #include "checkpoint/ggml_scale_test.h"
 #include "checkpoint/gguf.h"
@@ -89,12 +90,8 @@ TEST(GgmlBlocks, AScaleThatIsNotFiniteStaysSo) {
 }
 
 // The tiny model with its dense matrices as random blocks of a type.
-class WidenedModel : public testing::Test {
+class WidenedModel : public FolderTest {
  protected:
-  WidenedModel() { fs::create_directories(folder_); }
-  ~WidenedModel() override { fs::remove_all(folder_); }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-
   // Matrices of `columns` columns become blocks of a golden, over and over; experts too where asked for.
   void write(const Golden& g, bool experts) {
     const auto source = open_checkpoint(std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/model/tiny-mxfp4");
@@ -134,7 +131,6 @@ class WidenedModel : public testing::Test {
   }
 
   int replaced_ = 0;
-  const fs::path folder_ = fs::temp_directory_path() / ("moesaic-widen-" + std::to_string(getpid()));
 };
 
 TEST_F(WidenedModel, DenseTensorsBecomeQ8_0) {

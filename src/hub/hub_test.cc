@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/temporary_folder.h"
 #include "hub/cache_files.h"
 
 namespace moesaic::hub {
@@ -146,26 +147,15 @@ TEST(Lists, HaveABound) {
 
 TEST(Urls, KeepOnlyWhatIsPlain) { EXPECT_EQ(url_path("a b/ü#?%.gguf"), "a%20b/%C3%BC%23%3F%25.gguf"); }
 
-class CacheFiles : public testing::Test {
+class CacheFiles : public FolderTest {
  protected:
-  CacheFiles() {
-    std::string name = fs::temp_directory_path() / "moesaic-hub-XXXXXX";
-    root_ = mkdtemp(name.data());
-  }
-  ~CacheFiles() override { fs::remove_all(root_); }
-  std::string text(const std::string& path) const {
-    std::ifstream in(path);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-
-  fs::path root_;
   const RemoteFile file_{"sub/x.json", 6, "ce013625030ba8dba906f756967f9e9ca394464a"};  // "hello\n"
   const std::string commit_ = std::string(40, 'c');
   const Watch watch_;
 };
 
 TEST_F(CacheFiles, GrowAndGetTheirNames) {
-  const RepositoryCache cache(root_, "o/n");
+  const RepositoryCache cache(folder_, "o/n");
   ASSERT_TRUE(cache.make(commit_).ok());
   {
     auto partial = PartialFile::open(cache.incomplete(file_), file_, watch_);
@@ -183,12 +173,12 @@ TEST_F(CacheFiles, GrowAndGetTheirNames) {
   EXPECT_TRUE(partial->finish(cache.blob(file_)).value());
   EXPECT_TRUE(cache.has(file_, commit_));
   ASSERT_TRUE(cache.link(file_, commit_).ok());
-  EXPECT_EQ(text(cache.snapshot(commit_) + "/sub/x.json"), "hello\n");
+  EXPECT_EQ(get(cache.snapshot(commit_) + "/sub/x.json"), "hello\n");
   EXPECT_EQ(fs::read_symlink(cache.snapshot(commit_) + "/sub/x.json"), "../../../blobs/" + file_.sum);
 }
 
 TEST_F(CacheFiles, OneWriterAtATime) {
-  const RepositoryCache cache(root_, "o/n");
+  const RepositoryCache cache(folder_, "o/n");
   ASSERT_TRUE(cache.make(commit_).ok());
   {
     const auto first = cache.try_lock(file_);
@@ -200,7 +190,7 @@ TEST_F(CacheFiles, OneWriterAtATime) {
 
 // As where flock() keeps nobody out.
 TEST_F(CacheFiles, TwoWritersBothFinish) {
-  const RepositoryCache cache(root_, "o/n");
+  const RepositoryCache cache(folder_, "o/n");
   ASSERT_TRUE(cache.make(commit_).ok());
   auto first = PartialFile::open(cache.incomplete(file_), file_, watch_);
   auto second = PartialFile::open(cache.incomplete(file_), file_, watch_);
@@ -210,12 +200,12 @@ TEST_F(CacheFiles, TwoWritersBothFinish) {
     const Result<bool> right = partial->finish(cache.blob(file_));
     EXPECT_TRUE(right.ok() && right.value()) << right.status().message();
   }
-  EXPECT_EQ(text(cache.blob(file_)), "hello\n");
+  EXPECT_EQ(get(cache.blob(file_)), "hello\n");
 }
 
 TEST_F(CacheFiles, AFileInTheWayOfAFolder) {
-  std::ofstream(root_ / "models--o--n") << "x";
-  const RepositoryCache cache(root_, "o/n");
+  std::ofstream(folder_ / "models--o--n") << "x";
+  const RepositoryCache cache(folder_, "o/n");
   const Status made = cache.make(commit_);
   EXPECT_NE(made.message().find("models--o--n"), std::string::npos) << made.message();
   EXPECT_FALSE(cache.check_room(int64_t{1} << 60).ok());
@@ -224,7 +214,7 @@ TEST_F(CacheFiles, AFileInTheWayOfAFolder) {
 
 // A folder or another thing in a file's place is one error that names it, and nothing is left beside it.
 TEST_F(CacheFiles, WhatIsNoFile) {
-  const RepositoryCache cache(root_, "o/n");
+  const RepositoryCache cache(folder_, "o/n");
   ASSERT_TRUE(cache.make(commit_).ok());
   const auto refused = [&](const char* words) {
     const auto partial = PartialFile::open(cache.incomplete(file_), file_, watch_);
@@ -246,19 +236,19 @@ TEST_F(CacheFiles, WhatIsNoFile) {
   std::ofstream(cache.snapshot(commit_) + "/sub") << "x";
   EXPECT_NE(cache.link(file_, commit_).message().find("/sub: "), std::string::npos);
 
-  const fs::path refs = root_ / "models--o--n/refs";
+  const fs::path refs = folder_ / "models--o--n/refs";
   fs::create_directories(refs / "main");
   EXPECT_NE(cache.set_current("main", commit_).message().find("refs/main: "), std::string::npos);
   EXPECT_EQ(std::distance(fs::directory_iterator(refs), {}), 1);
   fs::remove_all(refs / "main");
   ASSERT_TRUE(cache.set_current("main", commit_).ok());
-  EXPECT_EQ(text(refs / "main"), commit_);
-  fs::create_directories(root_ / ".locks/models--o--n" / (file_.sum + ".lock"));
+  EXPECT_EQ(get(refs / "main"), commit_);
+  fs::create_directories(folder_ / ".locks/models--o--n" / (file_.sum + ".lock"));
   EXPECT_NE(cache.try_lock(file_).status().message().find(".lock: Is a directory"), std::string::npos);
 }
 
 TEST_F(CacheFiles, TheBeginningThatIsThere) {
-  const RepositoryCache cache(root_, "o/n");
+  const RepositoryCache cache(folder_, "o/n");
   ASSERT_TRUE(cache.make(commit_).ok());
   std::ofstream(cache.incomplete(file_)) << "hello\nX";  // more than the file has
   EXPECT_EQ(cache.bytes_there(file_, commit_), 0);
@@ -294,7 +284,7 @@ TEST_F(CacheFiles, TheBeginningThatIsThere) {
 
 // A write that the disk has no room for leaves what came before, and the next one goes on there.
 TEST_F(CacheFiles, AFullDisk) {
-  const RepositoryCache cache(root_, "o/n");
+  const RepositoryCache cache(folder_, "o/n");
   ASSERT_TRUE(cache.make(commit_).ok());
   auto partial = PartialFile::open(cache.incomplete(file_), file_, watch_);
   ASSERT_TRUE(partial.ok() && partial->append("he").ok());
@@ -309,7 +299,7 @@ TEST_F(CacheFiles, AFullDisk) {
   EXPECT_NE(full.message().find("what has come is kept: make room and run it again"), std::string::npos)
       << full.message();
   EXPECT_EQ(partial->size(), 2);
-  EXPECT_EQ(text(cache.incomplete(file_)), "he");
+  EXPECT_EQ(get(cache.incomplete(file_)), "he");
   EXPECT_TRUE(partial->append("llo\n").ok());
   EXPECT_TRUE(partial->finish(cache.blob(file_)).value());
 }

@@ -2,7 +2,6 @@
 #include "backend/cpu/tuning.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include <random>
 
 #include "backend/cpu/probe.h"
+#include "base/temporary_folder.h"
 #include "mx/block.h"
 
 namespace moesaic::cpu {
@@ -197,13 +197,8 @@ TEST(CpuTuningFile, NothingElseIsRead) {
 }
 
 // A layer of four experts of random bytes.
-class CpuTuningProbe : public testing::Test {
+class CpuTuningProbe : public FolderTest {
  protected:
-  CpuTuningProbe() : folder_((fs::temp_directory_path() / "moesaic-cpu-tuning-XXXXXX").string()) {
-    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
-  }
-  ~CpuTuningProbe() override { fs::remove_all(folder_); }
-
   PackedMatrix random_matrix() {
     for (auto& b : bytes_) b = static_cast<uint8_t>(rng_());
     for (auto& b : scales_) b = static_cast<uint8_t>(118 + rng_() % 5);
@@ -227,7 +222,6 @@ class CpuTuningProbe : public testing::Test {
 
   static constexpr int kExperts = 4, kRows = kExperts * 64, kCols = 96;
   std::mt19937 rng_{5};
-  std::string folder_;
   const Kernels& kernels_ = *available_kernels().front();
   ThreadPool pool_{2};
   std::vector<uint8_t> bytes_ = std::vector<uint8_t>(kRows * kCols / 2);
@@ -292,9 +286,7 @@ TEST_F(CpuTuningProbe, WhatWasKeptIsUsedForItsKeyOnly) {
 TEST_F(CpuTuningProbe, DamagedFilesAreIgnored) {
   DecodeProbe p = probe();
   ASSERT_TRUE(keep_tuning(p, kernels_, 2, folder_, kKept).ok());
-  const std::string path = tuning_file(p, kernels_, 2, folder_);
-  std::ifstream in(path, std::ios::binary);
-  const std::string good(std::istreambuf_iterator<char>(in), {});
+  const std::string path = tuning_file(p, kernels_, 2, folder_), good = get(path);
   const auto source_of = [&](const std::string& text) {
     std::ofstream(path, std::ios::binary) << text;
     return tuning_for(p, kernels_, 2, folder_).source;

@@ -2,28 +2,24 @@
 #include "backend/cuda/kernels/sm120/tile_code.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <set>
+
+#include "base/temporary_folder.h"
 
 namespace moesaic::cuda::sm120 {
 namespace {
 
 namespace fs = std::filesystem;
 
-class TileCodes : public testing::Test {
+class TileCodes : public FolderTest {
  protected:
-  TileCodes() : folder_(fs::temp_directory_path() / ("moesaic_tiles_" + std::to_string(getpid()))) {}
-  ~TileCodes() override { fs::remove_all(folder_); }
   void SetUp() override {
     if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
   }
   FileCache cache() const { return FileCache(folder_.string()); }
-
- private:
-  fs::path folder_;
 };
 
 using enum Element;

@@ -47,22 +47,6 @@ constexpr KnownField kMessages[] = {
     {"thinking", kRead, {}, {}, &kThinkingMembers},
     {"output_config", kRead, {}, {}, &kOutputConfigMembers},
     {"output_format", kRead, {}, {}, &kFormatMembers},
-    // These name the user, the priority and the cache of the next request: none of them changes an answer.
-    {"metadata", kIgnored},
-    {"service_tier", kIgnored},
-    {"inference_geo", kIgnored},
-    {"speed", kIgnored},
-    {"betas", kIgnored},
-    {"anthropic_version", kIgnored},
-    {"cache_control", kIgnored},
-    {"user_profile_id", kIgnored},
-    {"workspace_id", kIgnored},
-    {"billing_policy", kIgnored},
-    {"fallback_credit_token", kIgnored},
-    {"fallbacks", kIgnored},
-    {"diagnostics", kIgnored},
-    // Edits of the history that save tokens: it is read as it was sent.
-    {"context_management", kIgnored},
     {"thread", kRefused, {}, "send the conversation's messages"},
     {"compaction", kRefused, {}, "shorten the messages; /v1/messages/count_tokens counts them"},
     {"container", kRefused, {}, "there are no containers; offer tools"},
@@ -74,10 +58,17 @@ constexpr KnownField kMessages[] = {
     {"max_completion_tokens", kRefused, {}, "use max_tokens"},
 };
 
+// These name the user, the priority and the cache of the next request, the last one edits of the history that
+// save tokens (it is read as it was sent): none of them changes an answer.
+constexpr auto kIgnoredFields = openai::ignored<14>(
+    "metadata service_tier inference_geo speed betas anthropic_version cache_control user_profile_id "
+    "workspace_id billing_policy fallback_credit_token fallbacks diagnostics context_management");
+
 }  // namespace
 
 const FieldTable& message_fields() {
-  static const FieldTable table{{{{"messages", kMessages}, openai::fields_elsewhere()}}};
+  static const FieldTable table{
+      {{{"messages", kMessages}, {"messages", kIgnoredFields}, openai::fields_elsewhere()}}};
   return table;
 }
 

@@ -24,31 +24,20 @@ constexpr KnownField kOptions[] = {
     {"repeat_last_n"},
     {"presence_penalty"},
     {"frequency_penalty"},
-    // These say how the model is loaded and computed, which was settled when the server was started.
-    {"num_ctx", kIgnored},
-    {"num_batch", kIgnored},
-    {"num_gpu", kIgnored},
-    {"main_gpu", kIgnored},
-    {"num_thread", kIgnored},
-    {"num_keep", kIgnored},
-    {"use_mmap", kIgnored},
-    {"use_mlock", kIgnored},
-    {"low_vram", kIgnored},
-    {"numa", kIgnored},
-    {"f16_kv", kIgnored},
-    {"vocab_only", kIgnored},
-    {"logits_all", kIgnored},
-    {"draft_num_predict", kIgnored},
-    {"mirostat_tau", kIgnored},
-    {"mirostat_eta", kIgnored},
     {"typical_p", kRefused, "[1]", "use top_p or min_p"},
     {"tfs_z", kRefused, "[1]", "use top_p or min_p"},
     {"mirostat", kRefused, "[0]", "use top_p or min_p"},
     {"penalize_newline", kRefused, "[false]", "use repeat_penalty"},
 };
 
+// These say how the model is loaded and computed, which was settled when the server was started.
+constexpr auto kIgnoredOptions = openai::ignored<16>(
+    "num_ctx num_batch num_gpu main_gpu num_thread num_keep use_mmap use_mlock low_vram numa f16_kv "
+    "vocab_only logits_all draft_num_predict mirostat_tau mirostat_eta");
+
 const FieldTable& options_table() {
-  static const FieldTable table{{{{"`options`", kOptions}, openai::fields_elsewhere()}}};
+  static const FieldTable table{
+      {{{"`options`", kOptions}, {"`options`", kIgnoredOptions}, openai::fields_elsewhere()}}};
   return table;
 }
 
@@ -96,7 +85,6 @@ const FieldPart& misplaced_options() {
   static const std::vector<KnownField> fields = [] {
     std::vector<KnownField> all;
     for (const KnownField& option : kOptions) {
-      if (option.treatment == kIgnored) continue;
       const KnownField* elsewhere = FieldTable{{{openai::fields_elsewhere()}}}.find(option.name);
       all.push_back({.name = option.name,
                      .treatment = kRefused,

@@ -149,57 +149,6 @@ constexpr KnownField kCommon[] = {
     {"thinking_budget", kRead, "[-1]"},
     {"reasoning_budget", kRead, "[-1]"},
     {"reasoning_budget_tokens", kRead, "[-1]"},
-    // These name the user and the priority: none of them changes an answer.
-    {"user", kIgnored},
-    {"safety_identifier", kIgnored},
-    {"prompt_cache_key", kIgnored},
-    {"prompt_cache_options", kIgnored},
-    {"prompt_cache_retention", kIgnored},
-    {"service_tier", kIgnored},
-    {"store", kIgnored},
-    {"priority", kIgnored},
-    {"request_id", kIgnored},
-    {"session_id", kIgnored},
-    {"stream_interval", kIgnored},
-    {"sse_ping_interval", kIgnored},
-    {"timings_per_token", kIgnored},
-    {"verbose", kIgnored},
-    {"id_slot", kIgnored},
-    {"n_cache_reuse", kIgnored},
-    {"n_keep", kIgnored},
-    {"n_discard", kIgnored},
-    {"backend_sampling", kIgnored},
-    {"reasoning_control", kIgnored},
-    {"rid", kIgnored},
-    {"keep_alive", kIgnored},
-    {"provider", kIgnored},
-    {"usage", kIgnored},
-    {"guided_decoding_backend", kIgnored},
-    {"add_special_tokens", kIgnored},
-    {"spaces_between_special_tokens", kIgnored},
-    {"truncation_side", kIgnored},
-    {"media_io_kwargs", kIgnored},
-    {"mm_processor_kwargs", kIgnored},
-    {"return_mm_kwargs", kIgnored},
-    {"routed_experts_prompt_start", kIgnored},
-    {"preserved_tokens", kIgnored},
-    {"speculative.n_max", kIgnored},
-    {"speculative.n_min", kIgnored},
-    {"speculative.p_min", kIgnored},
-    // Without effect unless the field that switches them on is there, and that one is refused.
-    {"mirostat_tau", kIgnored},
-    {"mirostat_eta", kIgnored},
-    {"dynatemp_exponent", kIgnored},
-    {"xtc_threshold", kIgnored},
-    {"dry_base", kIgnored},
-    {"dry_allowed_length", kIgnored},
-    {"dry_penalty_last_n", kIgnored},
-    {"dry_sequence_breakers", kIgnored},
-    {"adaptive_decay", kIgnored},
-    {"reasoning_budget_start_tag", kIgnored},
-    {"reasoning_budget_end_tag", kIgnored},
-    {"reasoning_budget_end_tags", kIgnored},
-    {"thinking_forced_open", kIgnored},
     // Samplers that are not here.
     {"mirostat", kRefused, "[0]", "use top_p or min_p"},
     {"typical_p", kRefused, "[1]", "use top_p or min_p"},
@@ -266,6 +215,18 @@ constexpr KnownField kCommon[] = {
     {"n_indent", kRefused, "[0]", "say it in the prompt"},
     {"moderation", kRefused, {}, "nothing is moderated here"},
 };
+
+// These name the user and the priority, or (from mirostat_tau on) are without effect unless the field that
+// switches them on is there, and that one is refused: none of them changes an answer.
+constexpr auto kCommonIgnored = ignored<49>(
+    "user safety_identifier prompt_cache_key prompt_cache_options prompt_cache_retention service_tier "
+    "store priority request_id session_id stream_interval sse_ping_interval timings_per_token verbose "
+    "id_slot n_cache_reuse n_keep n_discard backend_sampling reasoning_control rid keep_alive provider "
+    "usage guided_decoding_backend add_special_tokens spaces_between_special_tokens truncation_side "
+    "media_io_kwargs mm_processor_kwargs return_mm_kwargs routed_experts_prompt_start preserved_tokens "
+    "speculative.n_max speculative.n_min speculative.p_min mirostat_tau mirostat_eta dynatemp_exponent "
+    "xtc_threshold dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers adaptive_decay "
+    "reasoning_budget_start_tag reasoning_budget_end_tag reasoning_budget_end_tags thinking_forced_open");
 
 // ---- what chats have, in both shapes ----
 
@@ -415,7 +376,8 @@ constexpr KnownField kOtherApis[] = {
     {"penalize_newline", kRead, kFalse},
 };
 
-constexpr FieldPart kCommonPart{"all three that generate", kCommon};
+constexpr FieldPart kCommonPart{"all three that generate", kCommon},
+    kCommonIgnoredPart{kCommonPart.title, kCommonIgnored};
 constexpr FieldPart kConversationPart{"chat completions and responses", kConversation};
 constexpr FieldPart kChatPart{"chat completions", kChat};
 constexpr FieldPart kCompletionPart{"completions", kCompletion};
@@ -423,8 +385,9 @@ constexpr FieldPart kResponsesPart{"responses", kResponses};
 constexpr FieldPart kTokenizePart{"`/tokenize`", kTokenize};
 constexpr FieldPart kDetokenizePart{"`/detokenize`", kDetokenize};
 
-using FieldLists = std::array<std::span<const KnownField>, 6>;
-constexpr FieldLists kAllApis = {kChat, kConversation, kCommon, kResponses, kCompletion, kOtherApis};
+using FieldLists = std::array<std::span<const KnownField>, 7>;
+constexpr FieldLists kAllApis = {kChat,      kConversation, kCommon,   kCommonIgnored,
+                                 kResponses, kCompletion,   kOtherApis};
 
 bool is_ignored_somewhere(std::string_view name) {
   return std::ranges::any_of(kAllApis, [&](std::span<const KnownField> fields) {
@@ -471,23 +434,26 @@ const FieldPart& fields_elsewhere() {
 }
 
 const FieldTable& chat_fields() {
-  static const FieldTable table{{{kChatPart, kConversationPart, kCommonPart, fields_elsewhere()}}};
+  static const FieldTable table{
+      {{kChatPart, kConversationPart, kCommonPart, kCommonIgnoredPart, fields_elsewhere()}}};
   return table;
 }
 
 const FieldTable& completion_fields() {
-  static const FieldTable table{{{kCompletionPart, kCommonPart, fields_elsewhere()}}};
+  static const FieldTable table{{{kCompletionPart, kCommonPart, kCommonIgnoredPart, fields_elsewhere()}}};
   return table;
 }
 
 const FieldTable& responses_fields() {
-  static const FieldTable table{{{kResponsesPart, kConversationPart, kCommonPart, fields_elsewhere()}}};
+  static const FieldTable table{
+      {{kResponsesPart, kConversationPart, kCommonPart, kCommonIgnoredPart, fields_elsewhere()}}};
   return table;
 }
 
 // A chat's own fields may stand there too: the same body is then counted and sent.
 const FieldTable& tokenize_fields() {
-  static constexpr FieldTable kTable{{{kTokenizePart, kChatPart, kConversationPart, kCommonPart}}};
+  static constexpr FieldTable kTable{
+      {{kTokenizePart, kChatPart, kConversationPart, kCommonPart, kCommonIgnoredPart}}};
   return kTable;
 }
 

@@ -2,6 +2,7 @@
 // against these tables; the lists of docs/user/server.md must equal them (fields_test.cc).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <string>
@@ -29,6 +30,20 @@ struct KnownField {
   std::string_view note = {};           // kRefused: what to do instead
   const FieldTable* members = nullptr;  // an object's, or those of each object in an array
 };
+
+// n fields without effect, by their names with a space between.
+template <size_t n>
+consteval std::array<KnownField, n> ignored(std::string_view names) {
+  std::array<KnownField, n> fields;
+  for (KnownField& field : fields) {
+    const size_t end = std::min(names.find(' '), names.size());
+    if (end == 0) throw "a name is missing";
+    field = {names.substr(0, end), Treatment::kIgnored};
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+  if (!names.empty()) throw "there are more names";
+  return fields;
+}
 
 struct FieldPart {
   std::string_view title;  // in docs/user/server.md; empty: no part, or other APIs' fields

@@ -18,37 +18,45 @@
 
 namespace moesaic::cuda {
 
-// Device memory.
-class DeviceBuffer {
+// Memory that kFree() takes back.
+template <cudaError_t (*kFree)(void*)>
+class OwnedMemory {
  public:
-  DeviceBuffer() = default;
-  ~DeviceBuffer() {
-    if (!device_is_lost()) cudaFree(data_);
+  OwnedMemory() = default;
+  ~OwnedMemory() {
+    if (!device_is_lost()) kFree(data_);
   }
-  DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+  OwnedMemory(OwnedMemory&& other) noexcept { swap(other); }
+  OwnedMemory& operator=(OwnedMemory&& other) noexcept {
     swap(other);
     return *this;
   }
-
-  // Zeroed. what: for the error, "the KV cache".
-  static Result<DeviceBuffer> allocate(size_t bytes, const std::string& what);
-  // Not zeroed: touches no stream.
-  static Result<DeviceBuffer> allocate_unset(size_t bytes, const std::string& what);
-
   template <typename T>
   T* as() const {
     return static_cast<T*>(data_);
   }
   size_t bytes() const { return bytes_; }
 
- private:
-  void swap(DeviceBuffer& other) {
+ protected:
+  void swap(OwnedMemory& other) {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
   }
   void* data_ = nullptr;
   size_t bytes_ = 0;
+};
+
+// Device memory.
+struct DeviceBuffer : OwnedMemory<cudaFree> {
+  // Zeroed. what: for the error, "the KV cache".
+  static Result<DeviceBuffer> allocate(size_t bytes, const std::string& what);
+  // Not zeroed: touches no stream.
+  static Result<DeviceBuffer> allocate_unset(size_t bytes, const std::string& what);
+};
+
+// Page-locked host memory, which the device copies from and to by itself.
+struct PinnedBuffer : OwnedMemory<cudaFreeHost> {
+  static Result<PinnedBuffer> allocate(size_t bytes);
 };
 
 // Bytes that the device gives up for a buffer of so many bytes: from 1 MiB on whole pages of 2 MiB. Smaller
@@ -77,34 +85,6 @@ Status check_on_device(const char* op, const char* name, const void* pointer, in
 
 // True if the current device is integrated: its memory is the host's.
 bool shares_host_memory();
-
-// Page-locked host memory, which the device copies from and to by itself.
-class PinnedBuffer {
- public:
-  PinnedBuffer() = default;
-  ~PinnedBuffer() {
-    if (!device_is_lost()) cudaFreeHost(data_);
-  }
-  PinnedBuffer(PinnedBuffer&& other) noexcept { swap(other); }
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
-    swap(other);
-    return *this;
-  }
-  static Result<PinnedBuffer> allocate(size_t bytes);
-  template <typename T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  void swap(PinnedBuffer& other) {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-  }
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
-};
 
 struct KernelAttributes {
   size_t max_shared = 0;  // bytes of dynamic shared memory; more than 48 KB must be asked for

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 namespace moesaic {
 namespace {
@@ -12,24 +11,12 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kTooLarge = "a number is too large";  // for a double
 
-// Reads values and keeps none, up to the first byte that does not fit.
-class FaultFinder : public nlohmann::json_sax<Json> {
+// Reads up to the first byte that does not fit.
+class FaultFinder : public SilentSax<Json> {
  public:
   size_t at = 0;  // bytes read with the one that does not fit
   std::string_view fault = "not valid JSON";
 
-  bool null() override { return true; }
-  bool boolean(bool /*value*/) override { return true; }
-  bool number_integer(number_integer_t /*value*/) override { return true; }
-  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
-  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
-  bool string(string_t& /*value*/) override { return true; }
-  bool binary(binary_t& /*value*/) override { return true; }
-  bool start_object(size_t /*size*/) override { return true; }
-  bool start_array(size_t /*size*/) override { return true; }
-  bool end_object() override { return true; }
-  bool end_array() override { return true; }
-  bool key(string_t& /*name*/) override { return true; }
   bool parse_error(size_t read, const std::string& /*token*/,
                    const nlohmann::detail::exception& error) override {
     constexpr int kNumberOverflow = 406;

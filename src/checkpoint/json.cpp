@@ -36,21 +36,8 @@ bool too_deep(std::string_view text, int limit) {
 // Finds what would make a value slow to build or ambiguous, and builds nothing. nlohmann's own callbacks
 // cannot do this: they look through an object's members again at the end of each of its objects.
 template <typename AnyJson>
-class KeyWatch final : public nlohmann::json_sax<AnyJson> {
+class KeyWatch final : public SilentSax<AnyJson> {
  public:
-  using Sax = nlohmann::json_sax<AnyJson>;
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(typename Sax::number_integer_t) override { return true; }
-  bool number_unsigned(typename Sax::number_unsigned_t) override { return true; }
-  bool number_float(typename Sax::number_float_t, const typename Sax::string_t&) override { return true; }
-  bool string(typename Sax::string_t&) override { return true; }
-  bool binary(typename Sax::binary_t&) override { return true; }
-  bool start_array(std::size_t) override { return true; }
-  bool end_array() override { return true; }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
-    return false;
-  }
   bool start_object(std::size_t) override {
     open_.emplace_back();
     return true;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/file_cache.h"
 #include "text/conversation_builder.h"
 #include "text/harmony_json.h"
 #include "text/limited_json.h"
@@ -20,7 +21,7 @@ using text::string_or;
 OrderedJson goldens() {
   const char* other = std::getenv("MOESAIC_HARMONY_GOLDENS");
   const std::string path = other ? other : MOESAIC_SOURCE_DIR "/tests/golden/text/harmony.json";
-  const auto bytes = text::read_text_file(path);
+  const auto bytes = read_whole(path, 256 << 20);
   EXPECT_TRUE(bytes.ok()) << bytes.status().message();
   return OrderedJson::parse(bytes.value());
 }

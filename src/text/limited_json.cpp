@@ -1,12 +1,9 @@
 #include "text/limited_json.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -16,8 +13,6 @@
 
 namespace moesaic::text {
 namespace {
-
-constexpr uintmax_t kMaxFileBytes = 256 << 20;
 
 // Counts what costs time and memory, without building anything. For text that is no JSON the counts may be
 // anything.
@@ -197,20 +192,6 @@ Status check_strings(const OrderedJson& object, std::initializer_list<const char
     if (at != object.end() && !at->is_null() && !at->is_string()) return invalid("{} is not a string", key);
   }
   return {};
-}
-
-Result<std::string> read_text_file(const std::string& path) {
-  std::error_code failure;
-  const uintmax_t size = std::filesystem::file_size(path, failure);
-  if (failure) return error(StatusCode::kNotFound, "{}: cannot be read: {}", path, failure.message());
-  if (size > kMaxFileBytes) return invalid("{}: {} bytes are too many for a tokenizer's file", path, size);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return error(StatusCode::kIo, "{}: {}", path, std::strerror(errno));
-  std::string bytes(size, '\0');
-  file.read(bytes.data(), static_cast<std::streamsize>(size));
-  if (!file || file.gcount() != static_cast<std::streamsize>(size))
-    return error(StatusCode::kIo, "{}: only {} of {} bytes could be read", path, file.gcount(), size);
-  return bytes;
 }
 
 }  // namespace moesaic::text

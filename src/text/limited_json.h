@@ -64,7 +64,4 @@ std::string string_or(const AnyJson& object, const char* key, const std::string&
 // not drop what somebody wrote.
 Status check_strings(const OrderedJson& object, std::initializer_list<const char*> keys);
 
-// A file's bytes; refuses more than 256 MiB.
-Result<std::string> read_text_file(const std::string& path);
-
 }  // namespace moesaic::text

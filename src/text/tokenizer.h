@@ -18,6 +18,8 @@
 
 namespace moesaic {
 
+inline constexpr size_t kMostTokenizerBytes = 256 << 20;  // of a file
+
 // Immutable once made: every method may be called from several threads. Move-only.
 class Tokenizer {
  public:

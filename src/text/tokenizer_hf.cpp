@@ -1,5 +1,6 @@
 // tokenizer.json, as huggingface/tokenizers writes it (byte-level BPE).
 #include "base/error.h"
+#include "base/file_cache.h"
 #include "text/byte_unicode.h"
 #include "text/limited_json.h"
 #include "text/tokenizer.h"
@@ -173,7 +174,7 @@ Result<Tokenizer> Tokenizer::from_hf_json_text(std::string_view json, const std:
 }
 
 Result<Tokenizer> Tokenizer::from_hf_json(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string json, text::read_text_file(path));
+  ASSIGN_OR_RETURN(const std::string json, read_whole(path, kMostTokenizerBytes));
   return from_hf_json_text(json, path);
 }
 

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/file_cache.h"
 #include "text/byte_unicode.h"
 #include "text/limited_json.h"
 #include "text/tokenizer.h"
@@ -116,7 +117,7 @@ Result<Tokenizer> Tokenizer::from_tiktoken_text(std::string_view lines, const st
 }
 
 Result<Tokenizer> Tokenizer::from_tiktoken(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string lines, text::read_text_file(path));
+  ASSIGN_OR_RETURN(const std::string lines, read_whole(path, kMostTokenizerBytes));
   return from_tiktoken_text(lines, path);
 }
 

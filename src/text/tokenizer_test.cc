@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "base/file_cache.h"
 #include "text/limited_json.h"
 #include "text/small_tokenizer.h"
 
@@ -235,7 +236,7 @@ TEST(O200k, KnownTokens) {
 // From tools/tokenizer/make_encode_goldens.py.
 TEST(O200k, TrickyTextsEncodeAsTiktokenDoes) {
   SKIP_WITHOUT_O200K();
-  const auto bytes = text::read_text_file(MOESAIC_SOURCE_DIR "/tests/golden/text/encode.json");
+  const auto bytes = read_whole(MOESAIC_SOURCE_DIR "/tests/golden/text/encode.json", 256 << 20);
   ASSERT_TRUE(bytes.ok()) << bytes.status().message();
   const json goldens = json::parse(bytes.value());
   ASSERT_GT(goldens.size(), 100u);

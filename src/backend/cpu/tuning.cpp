@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <sstream>
 #include <thread>
 
 #include "base/error.h"
@@ -267,33 +268,22 @@ std::string encode(const ChosenTuning& c) {
 
 std::optional<ChosenTuning> decode(std::string_view text) {
   // Values by their places; that the text is what encode() writes of them is all there is to check.
-  const auto between = [&](std::string_view before, char after) -> std::string_view {
-    const size_t at = text.find(before);
-    if (at == std::string_view::npos) return {};
-    const std::string_view rest = text.substr(at + before.size());
-    return rest.substr(0, rest.find(after));
-  };
-  const auto two = [&](std::string_view before) {
-    const std::string_view both = between(before, '\n');
-    return std::pair(parse_int(both.substr(0, both.find(' '))),
-                     parse_int(both.substr(std::min(both.size(), both.find(' ') + 1))));
-  };
-  std::optional<GemmTuning> experts = parse_hint(between("experts ", '\n')),
-                            dense = parse_hint(between("\ndense ", '\n'));
-  const auto [longest, a_thread] = two("\nruns ");
-  const auto [experts_from, dense_from] = two("\nexpand ");
-  const std::string_view day = between("\nday ", '\n');
-  const auto in_range = [](std::optional<int> v) { return v && *v >= 1 && *v <= kMostRun; };
-  const auto is_count = [](std::optional<int> v) { return v && *v <= kNeverExpand; };
-  const auto is_of_day = [](char c) { return c == '-' || (c >= '0' && c <= '9'); };
+  std::istringstream words{std::string(text)};
+  std::string name, experts_hint, dense_hint, day;
+  int longest = 0, a_thread = 0, experts_from = -1, dense_from = -1;
+  words >> name >> experts_hint >> name >> dense_hint >> name >> longest >> a_thread >> name >>
+      experts_from >> dense_from >> name >> day;
+  std::optional<GemmTuning> experts = parse_hint(experts_hint), dense = parse_hint(dense_hint);
+  const auto in_range = [](int v) { return v >= 1 && v <= kMostRun; };
+  const auto is_count = [](int v) { return v >= 0 && v <= kNeverExpand; };
   if (!experts || !dense || !in_range(longest) || !in_range(a_thread) || !is_count(experts_from) ||
-      !is_count(dense_from) || day.size() != 10 || !std::ranges::all_of(day, is_of_day))
+      !is_count(dense_from) || day.size() != 10 || day.find_first_not_of("-0123456789") != std::string::npos)
     return {};
-  experts->expand_tokens = *experts_from;
-  dense->expand_tokens = *dense_from;
-  ChosenTuning chosen{.tuning = {.experts = *experts, .dense = *dense, .runs = {*longest, *a_thread}},
+  experts->expand_tokens = experts_from;
+  dense->expand_tokens = dense_from;
+  ChosenTuning chosen{.tuning = {.experts = *experts, .dense = *dense, .runs = {longest, a_thread}},
                       .source = TuningSource::kCached,
-                      .day = std::string(day)};
+                      .day = day};
   if (encode(chosen) != text) return {};
   return chosen;
 }

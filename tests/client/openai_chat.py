@@ -210,6 +210,7 @@ class Errors(Case):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.chat(ask("word " * 3000))
         self.assertEqual(caught.exception.code, "context_length_exceeded")
+        self.assertIn("maximum context length is 1024 tokens", str(caught.exception))
 
     def test_model(self):
         with self.assertRaises(openai.NotFoundError) as caught:

@@ -65,13 +65,15 @@ int tile_taken(const LinearConfig& config, const Matrix& w, int tokens, const Li
   return config.kernel == LinearKernel::kWgmma ? sm90::dense_tiles(w, s.layout, s.tiles, tokens).tile : 0;
 }
 
+}  // namespace
+
 template <class Epilogue>
-Status run_plain(const Matrix& w, const Activations& x, const Epilogue& out, const LinearSetup& s) {
+Status linear(const Matrix& w, const Activations& x, const Epilogue& out, const LinearSetup& s) {
   ASSIGN_OR_RETURN(const LinearChoice choice, select(shape_of(w, x.tokens, InputNorm::kNone), s.target));
   return run(*choice.config, w, x, out, s);
 }
 template <class Epilogue>
-Status run_normed(const Matrix& w, const Norm& x, const Epilogue& out, const LinearSetup& s) {
+Status linear(const Matrix& w, const Norm& x, const Epilogue& out, const LinearSetup& s) {
   const InputNorm norm = x.deferred.expert_out != nullptr ? InputNorm::kDeferred : InputNorm::kNorm;
   ASSIGN_OR_RETURN(const LinearChoice choice, select(shape_of(w, x.rows, norm), s.target));
   if (choice.fuses_norm) return run_fused(*choice.config, w, x, out, s);
@@ -82,20 +84,16 @@ Status run_normed(const Matrix& w, const Norm& x, const Epilogue& out, const Lin
   const Activations normed{.x = n.out, .factor = 1.0f / n.factor, .tokens = n.rows, .arranged = n.out_tile};
   return run(*choice.config, w, normed, out, s);
 }
-
-}  // namespace
+template Status linear(const Matrix&, const Activations&, const Store&, const LinearSetup&);
+template Status linear(const Matrix&, const Activations&, const Qkv&, const LinearSetup&);
+template Status linear(const Matrix&, const Norm&, const Store&, const LinearSetup&);
+template Status linear(const Matrix&, const Norm&, const Qkv&, const LinearSetup&);
 
 size_t linear_tile_bytes(int rows, int widest) {
   return std::max(static_cast<size_t>(rows + sm90::kWgmmaTokens) * static_cast<size_t>(widest) * 2,
                   sm120::token_buffer_bytes(static_cast<size_t>(rows), 1, widest, sm120::kMostParts));
 }
 
-Status linear(const Matrix& w, const Activations& x, const Store& out, const LinearSetup& setup) {
-  return run_plain(w, x, out, setup);
-}
-Status linear(const Matrix& w, const Activations& x, const Qkv& out, const LinearSetup& setup) {
-  return run_plain(w, x, out, setup);
-}
 int arranged_tile(const Matrix& w, int tokens, const LinearSetup& setup) {
   const Result<LinearChoice> choice = select(shape_of(w, tokens, InputNorm::kNone), setup.target);
   return choice.ok() ? tile_taken(*choice.value().config, w, tokens, setup) : 0;
@@ -107,12 +105,6 @@ bool can_send(const Matrix& w, int tokens, const LinearSetup& setup) {
 Status linear_sent(const Matrix& w, const Activations& x, const Store& out, const WordSender& sender,
                    const LinearSetup& setup) {
   return sm90::dense_decode(w, x, sm90::SentStore{out, sender}, setup.stream);
-}
-Status linear(const Matrix& w, const Norm& x, const Store& out, const LinearSetup& setup) {
-  return run_normed(w, x, out, setup);
-}
-Status linear(const Matrix& w, const Norm& x, const Qkv& out, const LinearSetup& setup) {
-  return run_normed(w, x, out, setup);
 }
 
 }  // namespace moesaic::cuda

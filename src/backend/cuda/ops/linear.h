@@ -20,8 +20,8 @@ struct LinearSetup {
 // Bytes in which a product of so many rows, with at most so many columns, arranges its activations.
 size_t linear_tile_bytes(int rows, int widest);
 
-Status linear(const Matrix& w, const Activations& x, const Store& out, const LinearSetup& setup);
-Status linear(const Matrix& w, const Activations& x, const Qkv& out, const LinearSetup& setup);
+template <class Epilogue>  // Store or Qkv
+Status linear(const Matrix& w, const Activations& x, const Epilogue& out, const LinearSetup& setup);
 // The tile in which linear() would arrange these activations in setup.tiles: who writes them there so
 // (ActivationRow) says it in Activations::arranged, and spares the arranging. 0: it takes plain rows.
 int arranged_tile(const Matrix& w, int tokens, const LinearSetup& setup);
@@ -31,7 +31,7 @@ bool can_send(const Matrix& w, int tokens, const LinearSetup& setup);
 Status linear_sent(const Matrix& w, const Activations& x, const Store& out, const WordSender& sender,
                    const LinearSetup& setup);
 // The product of norm(x); x.deferred is added to x before.
-Status linear(const Matrix& w, const Norm& x, const Store& out, const LinearSetup& setup);
-Status linear(const Matrix& w, const Norm& x, const Qkv& out, const LinearSetup& setup);
+template <class Epilogue>
+Status linear(const Matrix& w, const Norm& x, const Epilogue& out, const LinearSetup& setup);
 
 }  // namespace moesaic::cuda

@@ -22,14 +22,6 @@ __global__ void __launch_bounds__(kThreads)
   codes[chunk] = {four(a.x, a.y), four(a.z, a.w), four(b.x, b.y), four(b.z, b.w)};
 }
 
-template <class Epilogue>
-Status run(const Matrix& w, const Activations& x, const Epilogue& out, cudaStream_t stream) {
-  if (w.kind != Kind::kMxfp4 || w.cols % kFp8Columns != 0 || x.tile < 64)
-    return no_kernel("gemm in FP8", w, x.tokens);
-  return x.tile == 64 ? launch_large_m<Mxfp4Fp8Source, 64>(w, x, out, stream)
-                      : launch_large_m<Mxfp4Fp8Source, 128>(w, x, out, stream);
-}
-
 }  // namespace
 
 Status to_fp8(Activations& x, int rows, int cols, float scale, void* codes, cudaStream_t stream) {
@@ -41,11 +33,14 @@ Status to_fp8(Activations& x, int rows, int cols, float scale, void* codes, cuda
                 chunks, scale);
 }
 
-Status gemm_fp8(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream) {
-  return run(w, x, out, stream);
+template <class Epilogue>
+Status gemm_fp8(const Matrix& w, const Activations& x, const Epilogue& out, cudaStream_t stream) {
+  if (w.kind != Kind::kMxfp4 || w.cols % kFp8Columns != 0 || x.tile < 64)
+    return no_kernel("gemm in FP8", w, x.tokens);
+  return x.tile == 64 ? launch_large_m<Mxfp4Fp8Source, 64>(w, x, out, stream)
+                      : launch_large_m<Mxfp4Fp8Source, 128>(w, x, out, stream);
 }
-Status gemm_fp8(const Matrix& w, const Activations& x, const SwiGlu& out, cudaStream_t stream) {
-  return run(w, x, out, stream);
-}
+template Status gemm_fp8(const Matrix&, const Activations&, const Store&, cudaStream_t);
+template Status gemm_fp8(const Matrix&, const Activations&, const SwiGlu&, cudaStream_t);
 
 }  // namespace moesaic::cuda

@@ -16,7 +16,7 @@ inline constexpr int kFp8Columns = 64;  // a product's are a multiple of them
 // more than each of them, as the MMAs take them (Mxfp4Fp8Source).
 Status to_fp8(Activations& x, int rows, int cols, float scale, void* codes, cudaStream_t stream);
 
-Status gemm_fp8(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream);
-Status gemm_fp8(const Matrix& w, const Activations& x, const SwiGlu& out, cudaStream_t stream);
+template <class Epilogue>  // Store or SwiGlu
+Status gemm_fp8(const Matrix& w, const Activations& x, const Epilogue& out, cudaStream_t stream);
 
 }  // namespace moesaic::cuda

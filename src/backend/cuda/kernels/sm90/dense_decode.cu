@@ -412,11 +412,6 @@ Status run_kind(const Matrix& w, const Activations& x, const Norm& norm, const E
   return with_source(w.kind, of_source, none);
 }
 
-template <class Epilogue>
-Status run_normed(const Matrix& w, const Norm& norm, const Epilogue& out, cudaStream_t stream) {
-  return run_kind(w, {.factor = 1.0f / norm.factor, .tokens = norm.rows}, norm, out, stream);
-}
-
 }  // namespace
 
 bool dense_decode_fits(int64_t cols, int tokens) {
@@ -428,20 +423,18 @@ bool dense_decode_fits(int64_t cols, int tokens) {
 }
 static_assert(kMostNormedCols == kNormed);
 
-Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream) {
+template <class Epilogue>
+Status dense_decode(const Matrix& w, const Activations& x, const Epilogue& out, cudaStream_t stream) {
   return run_kind(w, x, Norm{}, out, stream);
 }
-Status dense_decode(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream) {
-  return run_kind(w, x, Norm{}, out, stream);
+template <class Epilogue>
+Status dense_decode(const Matrix& w, const Norm& norm, const Epilogue& out, cudaStream_t stream) {
+  return run_kind(w, {.factor = 1.0f / norm.factor, .tokens = norm.rows}, norm, out, stream);
 }
-Status dense_decode(const Matrix& w, const Activations& x, const SentStore& out, cudaStream_t stream) {
-  return run_kind(w, x, Norm{}, out, stream);
-}
-Status dense_decode(const Matrix& w, const Norm& norm, const Store& out, cudaStream_t stream) {
-  return run_normed(w, norm, out, stream);
-}
-Status dense_decode(const Matrix& w, const Norm& norm, const Qkv& out, cudaStream_t stream) {
-  return run_normed(w, norm, out, stream);
-}
+template Status dense_decode(const Matrix&, const Activations&, const Store&, cudaStream_t);
+template Status dense_decode(const Matrix&, const Activations&, const Qkv&, cudaStream_t);
+template Status dense_decode(const Matrix&, const Activations&, const SentStore&, cudaStream_t);
+template Status dense_decode(const Matrix&, const Norm&, const Store&, cudaStream_t);
+template Status dense_decode(const Matrix&, const Norm&, const Qkv&, cudaStream_t);
 
 }  // namespace moesaic::cuda::sm90

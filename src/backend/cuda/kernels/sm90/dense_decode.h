@@ -12,18 +12,17 @@ namespace moesaic::cuda::sm90 {
 // True if the activations of up to 32 tokens fit shared memory. The kernel takes dense matrices but MXFP4.
 bool dense_decode_fits(int64_t cols, int tokens);
 
-// x: activations, dense.
-Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream);
-Status dense_decode(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream);
 // A rank's store, which goes to the other ranks as well. It takes up to 8 tokens.
 struct SentStore : Store {
   WordSender sender;
 };
-Status dense_decode(const Matrix& w, const Activations& x, const SentStore& out, cudaStream_t stream);
+// x: activations, dense.
+template <class Epilogue>  // Store, Qkv or SentStore
+Status dense_decode(const Matrix& w, const Activations& x, const Epilogue& out, cudaStream_t stream);
 // The same for norm(x) of up to 8 rows, computed by every CTA for itself; norm.out is not written.
 // Nothing may be deferred.
 inline constexpr int kMostNormedCols = 4096;
-Status dense_decode(const Matrix& w, const Norm& norm, const Store& out, cudaStream_t stream);
-Status dense_decode(const Matrix& w, const Norm& norm, const Qkv& out, cudaStream_t stream);
+template <class Epilogue>  // Store or Qkv
+Status dense_decode(const Matrix& w, const Norm& norm, const Epilogue& out, cudaStream_t stream);
 
 }  // namespace moesaic::cuda::sm90

@@ -115,35 +115,27 @@ Status sample(const SampleRows& p, int, cudaStream_t) {
 namespace sm90 {
 
 // By the kernel for every device: its order of sums is another, and that is all.
-namespace {
-template <class Epilogue>
-Status decode(const Matrix& w, Activations x, const Epilogue& out, cudaStream_t stream) {
-  EXPECT_EQ(x.rows, nullptr);
-  x.tile = x.tokens <= 8 ? 8 : x.tokens <= 16 ? 16 : 32;
-  return gemm(w, x, out, stream);
-}
-template <class Epilogue>
-Status decode_normed(const Matrix& w, const Norm& x, const Epilogue& out, cudaStream_t stream) {
-  RETURN_IF_ERROR(norm(x, stream));
-  return decode(w, {.x = x.out, .factor = 1.0f / x.factor, .tokens = x.rows}, out, stream);
-}
-}  // namespace
 bool dense_decode_fits(int64_t, int tokens) { return tokens <= 32; }
-Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream) {
-  return decode(w, x, out, stream);
+template <class Epilogue>
+Status dense_decode(const Matrix& w, const Activations& x, const Epilogue& out, cudaStream_t stream) {
+  EXPECT_EQ(x.rows, nullptr);
+  Activations tiled = x;
+  tiled.tile = x.tokens <= 8 ? 8 : x.tokens <= 16 ? 16 : 32;
+  return gemm(w, tiled, out, stream);
 }
-Status dense_decode(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream) {
-  return decode(w, x, out, stream);
-}
+template <>
 Status dense_decode(const Matrix&, const Activations&, const SentStore&, cudaStream_t) {
   return absent("ranks");
 }
-Status dense_decode(const Matrix& w, const Norm& x, const Store& out, cudaStream_t stream) {
-  return decode_normed(w, x, out, stream);
+template <class Epilogue>
+Status dense_decode(const Matrix& w, const Norm& x, const Epilogue& out, cudaStream_t stream) {
+  RETURN_IF_ERROR(norm(x, stream));
+  return dense_decode(w, Activations{.x = x.out, .factor = 1.0f / x.factor, .tokens = x.rows}, out, stream);
 }
-Status dense_decode(const Matrix& w, const Norm& x, const Qkv& out, cudaStream_t stream) {
-  return decode_normed(w, x, out, stream);
-}
+template Status dense_decode(const Matrix&, const Activations&, const Store&, cudaStream_t);
+template Status dense_decode(const Matrix&, const Activations&, const Qkv&, cudaStream_t);
+template Status dense_decode(const Matrix&, const Norm&, const Store&, cudaStream_t);
+template Status dense_decode(const Matrix&, const Norm&, const Qkv&, cudaStream_t);
 
 }  // namespace sm90
 

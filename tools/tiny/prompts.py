@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Held-out prompts of models/tiny, for bench/speculation and tiny_experts: each followed by a zero byte.
+"""Held-out prompts of models/tiny, for bench/speculation: each followed by a zero byte.
 
     prompts.py COUNT > FILE
 """

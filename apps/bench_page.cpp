@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/strings.h"
 #include "chat/terminal_text.h"
 
 namespace moesaic::app {
@@ -37,8 +37,8 @@ std::string text_of(const nlohmann::json& line, const char* key) {
 bool read_test(const std::string& test, BenchPoint& point) {
   point.prefill = test.starts_with("pp");
   if (!point.prefill && !test.starts_with("tg")) return false;
-  const auto [end, code] = std::from_chars(test.data() + 2, test.data() + test.size(), point.tokens);
-  return code == std::errc() && end == test.data() + test.size() && point.tokens > 0;
+  point.tokens = moesaic::number_of<int>(std::string_view(test).substr(2)).value_or(0);
+  return point.tokens > 0;
 }
 
 std::optional<BenchPoint> own_point(const nlohmann::json& line) {

@@ -53,8 +53,7 @@ std::vector<std::string> dense_names() {
 Result<int> rank_count(const std::string& text) {
   if (text == "auto") return kAutoRanks;
   if (text == "numa") return kRankPerNode;
-  int ranks = 0;
-  if (is_number(text, ranks) && ranks >= 1 && ranks <= kMostRanks) return ranks;
+  if (const auto ranks = number_of<int>(text); ranks && *ranks >= 1 && *ranks <= kMostRanks) return *ranks;
   return invalid("'{}' is not a whole number from 1 to {}, auto or numa", text, kMostRanks);
 }
 

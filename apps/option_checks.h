@@ -4,27 +4,21 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <string>
 #include <type_traits>
 #include <vector>
 
-namespace moesaic::app {
+#include "base/strings.h"
 
-// The whole text, as an integer or a floating point number.
-template <class Number>
-bool is_number(const std::string& text, Number& number) {
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return code == std::errc() && end == text.data() + text.size();
-}
+namespace moesaic::app {
 
 // From least to most. word: another value that is allowed; empty: none.
 template <class Number>
 CLI::Validator in_range(Number least, Number most, const std::string& word = {}) {
   return {[=](std::string& text) {
-            Number number{};
             if (!word.empty() && text == word) return std::string();
-            if (is_number(text, number) && number >= least && number <= most) return std::string();
+            const auto number = number_of<Number>(text);
+            if (number && *number >= least && *number <= most) return std::string();
             return fmt::format("'{}' is not a {}number from {} to {}{}", text,
                                std::is_integral_v<Number> ? "whole " : "", least, most,
                                word.empty() ? "" : ", or " + word);

@@ -17,6 +17,7 @@
 #include "backend/warm_up.h"
 #include "base/cpu_topology.h"
 #include "base/error.h"
+#include "base/strings.h"
 
 namespace moesaic {
 namespace {
@@ -210,13 +211,10 @@ Result<MoePath> moe_path(std::string_view name) {
 
 namespace {
 
-// All of the text; nothing: it is none, or below `least`.
+// Nothing: it is none, or below `least`.
 std::optional<int> number_of(std::string_view text, int least) {
-  int number = 0;
-  const char* const last = text.data() + text.size();
-  const auto [end, code] = std::from_chars(text.data(), last, number);
-  if (text.empty() || code != std::errc() || end != last || number < least) return std::nullopt;
-  return number;
+  const std::optional<int> number = moesaic::number_of<int>(text);
+  return number && *number >= least ? number : std::nullopt;
 }
 
 std::optional<ExpertPlacement> place_of(std::string_view name, double gpu_memory) {

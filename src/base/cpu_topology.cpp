@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -17,6 +16,7 @@
 #include <set>
 
 #include "base/cgroup.h"
+#include "base/strings.h"
 
 namespace moesaic {
 namespace {
@@ -36,10 +36,8 @@ std::string read_line(const std::string& path) {
 }
 
 std::optional<int64_t> parse_number(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc() || end != text.data() + text.size() || value < 0) return {};
-  return value;
+  const std::optional<int64_t> value = number_of<int64_t>(text);
+  return value && *value >= 0 ? value : std::nullopt;
 }
 
 std::vector<int> intersection(const std::vector<int>& a, const std::vector<int>& b) {

@@ -1,7 +1,6 @@
 #include "checkpoint/dummy.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numbers>
 #include <optional>
@@ -10,6 +9,7 @@
 
 #include "base/buffer.h"
 #include "base/error.h"
+#include "base/strings.h"
 #include "mx/block.h"
 
 namespace moesaic {
@@ -21,14 +21,6 @@ struct Options {
   double zipf = 0;  // 0: even routing
 };
 
-// -1: it is none.
-int whole_number(const std::string& text) {
-  int number = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return !text.empty() && code == std::errc() && end == text.data() + text.size() && number >= 0 ? number
-                                                                                                 : -1;
-}
-
 struct Item {
   std::string key, value;
   explicit Item(const std::string& text) {
@@ -38,23 +30,16 @@ struct Item {
   }
 };
 
-// Nothing: it is none from 0 to 10.
-std::optional<double> exponent(const std::string& text) {
-  double number = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool whole = !text.empty() && code == std::errc() && end == text.data() + text.size();
-  return whole && number >= 0 && number <= 10 ? std::optional(number) : std::nullopt;
-}
-
 Status apply_option(const std::string& item, Options& out) {
   const auto [key, value] = Item(item);
-  if (const auto zipf = exponent(value); key == "zipf" && zipf) return out.zipf = *zipf, Status();
+  if (const auto zipf = number_of<double>(value); key == "zipf" && zipf && *zipf >= 0 && *zipf <= 10)
+    return out.zipf = *zipf, Status();
   if (key == "dense") {
     for (const FormatInfo& f : formats()) {
       if (!f.option.empty() && value == f.option) return out.dense = f.format, Status();
     }
   }
-  const int number = whole_number(value);
+  const int number = number_of<int>(value).value_or(-1);
   if ((key != "layers" && key != "experts" && key != "vocab") || number < 0)
     return invalid("dummy model: cannot read '{}'; use layers=N, experts=N, vocab=N, zipf=S, dense={}", item,
                    dense_options("|"));
@@ -200,7 +185,7 @@ LayerWeights make_layer(Pools& p, const Options& o, int layer) {
 
 Status apply_head_option(const std::string& text, Eagle3Config& out) {
   const auto [key, value] = Item(text);
-  const int number = whole_number(value);
+  const int number = number_of<int>(value).value_or(-1);
   if ((key != "intermediate" && key != "draft_vocab") || number < 0)
     return invalid("dummy draft head: cannot read '{}'; use intermediate=N, draft_vocab=N", text);
   (key == "intermediate" ? out.intermediate : out.draft_vocab) = number;

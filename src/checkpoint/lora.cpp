@@ -1,13 +1,13 @@
 #include "checkpoint/lora.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <utility>
 
 #include "base/buffer.h"
 #include "base/error.h"
+#include "base/strings.h"
 #include "checkpoint/find_model.h"
 #include "checkpoint/lora_tensors.h"
 #include "checkpoint/widen.h"
@@ -200,9 +200,8 @@ Result<LoraChoice> lora_choice(const std::string& text) {
   if (text.empty() || colon == 0)
     return invalid("LoRA adapter '{}': its folder is empty; expected FOLDER or FOLDER:SCALE", text);
   if (colon == std::string::npos) return choice;
-  const char *const begin = text.data() + colon + 1, *const end = text.data() + text.size();
-  const auto [next, code] = std::from_chars(begin, end, choice.scale);
-  if (code != std::errc() || next != end || begin == end || !std::isfinite(choice.scale))
+  choice.scale = number_of<decltype(choice.scale)>(std::string_view(text).substr(colon + 1)).value_or(NAN);
+  if (!std::isfinite(choice.scale))
     return invalid(
         "LoRA adapter '{}': no such folder, and '{}' is not a scale; expected FOLDER or FOLDER:SCALE", text,
         text.substr(colon + 1));

@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <random>
+
+#include "base/strings.h"
 
 namespace moesaic::openai {
 namespace {
@@ -42,10 +43,8 @@ void add_bias(Fields& fields, const std::string& name, std::optional<int32_t> to
 }
 
 std::optional<int32_t> token_of_key(const std::string& key, int vocab) {
-  int token = -1;
-  const auto [end, code] = std::from_chars(key.data(), key.data() + key.size(), token);
-  if (code != std::errc() || end != key.data() + key.size() || token < 0 || token >= vocab) return {};
-  return token;
+  const auto token = number_of<int32_t>(key);
+  return token && *token >= 0 && *token < vocab ? token : std::nullopt;
 }
 
 // An object of ids and biases, or llama.cpp's array of pairs.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -15,6 +14,7 @@
 #include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/runtime/shared_limits.h"
 #include "base/error.h"
+#include "base/strings.h"
 
 namespace moesaic::cuda {
 namespace {
@@ -47,10 +47,8 @@ Result<Features> ask(int device) {
 Result<size_t> read_most_shared() {
   const char* const text = std::getenv("MOESAIC_MAX_SHARED");
   if (text == nullptr) return std::numeric_limits<size_t>::max();
-  const char* const end = text + std::strlen(text);
-  size_t kilobytes = 0;
-  const auto [stop, code] = std::from_chars(text, end, kilobytes);
-  if (code != std::errc() || stop != end || kilobytes < kLeastShared || kilobytes > kHopperShared / kKilobyte)
+  const size_t kilobytes = number_of<size_t>(text).value_or(0);
+  if (kilobytes < kLeastShared || kilobytes > kHopperShared / kKilobyte)
     return invalid("MOESAIC_MAX_SHARED={}: expected kilobytes, {} to {}", text, kLeastShared,
                    kHopperShared / kKilobyte);
   return kilobytes * kKilobyte;

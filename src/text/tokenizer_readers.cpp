@@ -1,9 +1,9 @@
 // .tiktoken rank files (openai/tiktoken, load.py) and GGUF vocabularies.
 #include <algorithm>
-#include <charconv>
 
 #include "base/error.h"
 #include "base/file_cache.h"
+#include "base/strings.h"
 #include "text/byte_unicode.h"
 #include "text/limited_json.h"
 #include "text/tokenizer.h"
@@ -53,15 +53,12 @@ constexpr size_t kMostTokenBytes = 1024;
 Status add_rank_line(std::string_view line, Vocabulary& vocabulary) {
   const size_t space = line.find(' ');
   const auto bytes = base64_decode(line.substr(0, space));
-  const std::string_view digits = space == line.npos ? "" : line.substr(space + 1);
-  int32_t rank = -1;
-  const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
-  if (!bytes || failure != std::errc() || end != digits.data() + digits.size())
-    return invalid("'{}' is not a base64 token and its rank", line.substr(0, 60));
+  const auto rank = number_of<int32_t>(space == line.npos ? "" : line.substr(space + 1));
+  if (!bytes || !rank) return invalid("'{}' is not a base64 token and its rank", line.substr(0, 60));
   if (bytes->size() > kMostTokenBytes)
     return invalid("a token of {} bytes; at most {} are allowed", bytes->size(), kMostTokenBytes);
-  if (rank >= kFirstSpecial) return invalid("rank {} belongs to a special token", rank);
-  return vocabulary.add(rank, *bytes);
+  if (*rank >= kFirstSpecial) return invalid("rank {} belongs to a special token", *rank);
+  return vocabulary.add(*rank, *bytes);
 }
 
 constexpr int32_t kNormal = 1, kControl = 3, kUserDefined = 4;  // GGUF's types of tokens

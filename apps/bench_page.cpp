@@ -20,12 +20,12 @@ namespace {
 
 constexpr int kMostNumber = 1 << 30;
 
-double number_of(const nlohmann::json& line, const char* key) {
+double number_at(const nlohmann::json& line, const char* key) {
   const auto at = line.find(key);
   return at != line.end() && at->is_number() ? at->get<double>() : std::nan("");
 }
 std::optional<int> count_of(const nlohmann::json& line, const char* key) {
-  const double x = number_of(line, key);
+  const double x = number_at(line, key);
   return x >= 0 && x <= kMostNumber && x == std::floor(x) ? std::optional(static_cast<int>(x)) : std::nullopt;
 }
 std::string text_of(const nlohmann::json& line, const char* key) {
@@ -37,7 +37,7 @@ std::string text_of(const nlohmann::json& line, const char* key) {
 bool read_test(const std::string& test, BenchPoint& point) {
   point.prefill = test.starts_with("pp");
   if (!point.prefill && !test.starts_with("tg")) return false;
-  point.tokens = moesaic::number_of<int>(std::string_view(test).substr(2)).value_or(0);
+  point.tokens = number_of<int>(std::string_view(test).substr(2)).value_or(0);
   return point.tokens > 0;
 }
 
@@ -46,9 +46,9 @@ std::optional<BenchPoint> own_point(const nlohmann::json& line) {
   const auto depth = count_of(line, "depth"), batch = count_of(line, "batch");
   if (!read_test(text_of(line, "test"), p) || !depth || !batch || *batch == 0) return std::nullopt;
   p.depth = *depth, p.batch = *batch;
-  p.tok_s = number_of(line, "tok_s"), p.least = number_of(line, "tok_s_min"),
-  p.most = number_of(line, "tok_s_max");
-  const double share = number_of(line, "share");
+  p.tok_s = number_at(line, "tok_s"), p.least = number_at(line, "tok_s_min"),
+  p.most = number_at(line, "tok_s_max");
+  const double share = number_at(line, "share");
   if (share > 0) p.roofline = p.tok_s / share;
   return p;
 }
@@ -67,7 +67,7 @@ std::string name_of(const nlohmann::json& line, const std::string& file) {
 std::optional<BenchPoint> llama_point(const nlohmann::json& line) {
   const auto prompt = count_of(line, "n_prompt"), generated = count_of(line, "n_gen");
   if (!prompt || !generated || (*prompt > 0) == (*generated > 0)) return std::nullopt;
-  const double mean = number_of(line, "avg_ts"), deviation = number_of(line, "stddev_ts");
+  const double mean = number_at(line, "avg_ts"), deviation = number_at(line, "stddev_ts");
   return BenchPoint{.prefill = *prompt > 0,
                     .tokens = *prompt + *generated,
                     .depth = count_of(line, "n_depth").value_or(0),

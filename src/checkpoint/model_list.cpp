@@ -122,14 +122,23 @@ void add_all(std::vector<FoundModel> from, const std::string& place, std::vector
   }
 }
 
-// GGUF files that only other snapshots than the current one have: find_model() opens them, too.
-void add_earlier(const fs::path& snapshots, std::vector<FoundModel>& found) {
+// GGUF files that are whole in other snapshots than the current one alone: find_model() opens them, too, but
+// not by the repository's name. True if there are any.
+bool add_earlier(const fs::path& snapshots, std::vector<FoundModel>& found) {
+  bool added = false;
   for (const std::string& commit : names_in(snapshots)) {
     for (FoundModel& model : models_below((snapshots / commit).string())) {
-      const bool known = std::ranges::find(found, model.name, &FoundModel::name) != found.end();
-      if (model.kind == "GGUF" && model.complete && !known) found.push_back(std::move(model));
+      const auto known = std::ranges::find(found, model.name, &FoundModel::name);
+      const bool here = known != found.end();
+      if (model.kind != "GGUF" || !model.complete || (here && known->complete)) continue;
+      if (here)
+        *known = std::move(model);
+      else
+        found.push_back(std::move(model));
+      added = true;
     }
   }
+  return added;
 }
 
 // The models of a repository's folder in the cache: what its name means, then what the names of other
@@ -138,8 +147,8 @@ std::vector<FoundModel> models_in_hub(const fs::path& folder, const std::string&
   std::vector<FoundModel> all;
   const auto current = current_snapshot(folder);
   if (current.ok()) all = models_below(current.value().string());
-  add_earlier(folder / "snapshots", all);
-  name_in_repository(repository, all, current.ok());
+  const bool earlier = add_earlier(folder / "snapshots", all);
+  name_in_repository(repository, all, !earlier);
   for (const std::string& revision : names_in(folder / "refs")) {
     const std::string name = fmt::format("{}@{}", repository, revision);
     const auto snapshot = current_snapshot(folder, revision);

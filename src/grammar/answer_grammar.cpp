@@ -36,12 +36,15 @@ class TurnBuilder {
   void add_final(StateId content) { messages_.push_back(header("final", message(content))); }
   // The recipient stands behind the channel or behind the role.
   void add_call(const std::string& name, StateId arguments) {
-    const std::string recipient = " to=functions." + name;
     const StateId content = message(arguments);
-    messages_.push_back(header("commentary" + recipient, content));
-    messages_.push_back(a_.literal(recipient, header("commentary", content)));
+    behind_channel_.push_back(a_.literal(name, content));
+    behind_role_.push_back(a_.literal(name, header("commentary", content)));
   }
   StateId finish() {
+    if (!behind_role_.empty()) {
+      messages_.push_back(header("commentary to=functions.", a_.split(behind_channel_)));
+      messages_.push_back(a_.literal(" to=functions.", a_.split(behind_role_)));
+    }
     a_.define(turn_, messages_);
     return turn_;
   }
@@ -59,7 +62,7 @@ class TurnBuilder {
 
   Automaton& a_;
   StateId turn_;
-  std::vector<StateId> messages_;
+  std::vector<StateId> messages_, behind_channel_, behind_role_;
 };
 
 bool is_name(const std::string& name) {
@@ -78,7 +81,12 @@ class Contents {
       return invalid("{}: {} bytes are too many for a schema (at most {})", name, schema.size(),
                      kMaxSchemaBytes);
     work_.begin_next();
-    ASSIGN_OR_RETURN(const StateId rule, schema_rule(g_.automaton, rules_, schema, name, g_.notes, work_));
+    // Where earlier ones have used most of what there is, it is not this one that is too large.
+    const bool little_left =
+        g_.automaton.size() > Automaton::kMaxStates / 2 || work_.done() > Work::kTotalLimit - Work::kLimit;
+    const auto made = schema_rule(g_.automaton, rules_, schema, name, g_.notes, work_);
+    if (little_left && (g_.automaton.full() || work_.spent())) return too_large();
+    ASSIGN_OR_RETURN(const StateId rule, made);
     return called(rule, name + ": no JSON value satisfies the schema, as far as it can be followed", next);
   }
   // Builds the form that the answer must have.
@@ -97,9 +105,7 @@ class Contents {
   }
   // To be called when all is made.
   Status finish() {
-    if (g_.automaton.full())
-      return invalid("the forms of the answer together need over {} states: simplify them",
-                     Automaton::kMaxStates);
+    if (g_.automaton.full()) return too_large();
     g_.automaton.finish();
     for (const auto& [rule, why_not] : roots_)
       if (!g_.automaton.can_end(rule)) return invalid("{}", why_not);
@@ -107,6 +113,10 @@ class Contents {
   }
 
  private:
+  static Status too_large() {
+    return invalid("the forms of the answer together need over {} states, or too much work: simplify them",
+                   Automaton::kMaxStates);
+  }
   // why_not: the error where nothing is of the rule.
   StateId called(StateId rule, std::string why_not, StateId next) {
     roots_.emplace_back(rule, std::move(why_not));

@@ -3,23 +3,66 @@
 #include <algorithm>
 #include <bitset>
 #include <numeric>
-#include <unordered_set>
+#include <utility>
 
 #include "grammar/interned_lists.h"
 
 namespace moesaic::grammar {
+namespace {
+
+uint32_t hash_of(const State& s) {
+  uint64_t h = mixed(static_cast<uint64_t>(s.kind) << 32 | static_cast<uint32_t>(s.body), s.next);
+  h = mixed(h, static_cast<uint64_t>(s.min) << 32 | s.max);
+  for (const Edge& e : s.edges) h = mixed(h, static_cast<uint64_t>(e.low << 8 | e.high) << 32 | e.next);
+  return static_cast<uint32_t>(h ^ (h >> 32));
+}
+
+}  // namespace
 
 StateId Automaton::add(State state) {
-  full_ = full_ || size() >= kMaxStates;
+  full_ = full_ || size() >= kMaxStates || ++made_ > kMaxMade;
   if (full_) return end_of_rule();
   states_.push_back(std::move(state));
   return size() - 1;
 }
 
-StateId Automaton::split(const std::vector<StateId>& targets) {
-  const StateId id = add({State::Kind::kSplit});
-  define(id, targets);
+StateId Automaton::add_once(State state) {
+  const StateId id = add(std::move(state));
+  if (full_) return id;
+  const StateId first = first_equal(id);
+  if (first != id) states_.pop_back();
+  return first;
+}
+
+StateId Automaton::first_equal(StateId id) {
+  if (in_table_ * 2 >= table_.size()) grow();
+  const uint32_t hash = hash_of(states_[id]);
+  size_t at = hash & (table_.size() - 1);
+  while (table_[at].state >= 0) {
+    const Place& other = table_[at];
+    if (other.hash == hash && states_[other.state] == states_[id]) return other.state;
+    at = (at + 1) & (table_.size() - 1);
+  }
+  table_[at] = {id, hash};
+  ++in_table_;
   return id;
+}
+
+void Automaton::grow() {
+  const auto before = std::exchange(table_, std::vector<Place>(std::max<size_t>(64, 2 * table_.size())));
+  for (const Place& other : before) {
+    if (other.state < 0) continue;
+    size_t at = other.hash & (table_.size() - 1);
+    while (table_[at].state >= 0) at = (at + 1) & (table_.size() - 1);
+    table_[at] = other;
+  }
+}
+
+StateId Automaton::split(const std::vector<StateId>& targets) {
+  if (targets.size() == 1) return targets[0];
+  State state{State::Kind::kSplit};
+  for (const StateId target : targets) state.edges.push_back({0, 0, target});
+  return add_once(std::move(state));
 }
 
 void Automaton::define(StateId forward, const std::vector<StateId>& targets) {
@@ -33,7 +76,7 @@ StateId Automaton::literal(std::string_view text, StateId next) {
 }
 
 StateId Automaton::repeat(StateId rule, uint32_t min, uint32_t max, StateId next) {
-  return add({State::Kind::kRepeat, rule, next, min, max});
+  return add_once({State::Kind::kRepeat, rule, next, min, max});
 }
 
 void Automaton::finish() {
@@ -105,15 +148,7 @@ StateId Automaton::simplified(StateId id) const {
 
 // States keep their numbers; those that nothing leads to any more are left as they are.
 void Automaton::simplify() {
-  const auto hash = [this](StateId id) {
-    const State& s = states_[id];
-    uint64_t h = mixed(static_cast<uint64_t>(s.kind) << 32 | static_cast<uint32_t>(s.body), s.next);
-    h = mixed(h, static_cast<uint64_t>(s.min) << 32 | s.max);
-    for (const Edge& e : s.edges) h = mixed(h, static_cast<uint64_t>(e.low << 8 | e.high) << 32 | e.next);
-    return static_cast<size_t>(h);
-  };
-  const auto equal = [this](StateId a, StateId b) { return states_[a] == states_[b]; };
-  std::unordered_set<StateId, decltype(hash), decltype(equal)> different(states_.size() / 2, hash, equal);
+  table_.clear(), in_table_ = 0;
   std::vector<StateId> stands_for(states_.size());
   std::iota(stands_for.begin(), stands_for.end(), 0);
   const auto redirect = [&](State& s) {
@@ -128,9 +163,9 @@ void Automaton::simplify() {
   for (StateId id = 0; id < size(); ++id) {
     redirect(states_[id]);
     const StateId simple = simplified(id);
-    stands_for[id] = simple != id ? stands_for[simple] : *different.insert(id).first;
+    stands_for[id] = simple != id ? stands_for[simple] : first_equal(id);
   }
-  different.clear();
+  table_ = {};
   for (StateId& id : stands_for)
     while (stands_for[id] != id) id = stands_for[id];
   for (State& s : states_) redirect(s);

@@ -45,23 +45,24 @@ struct State {
 
 class Automaton {
  public:
-  // Schemas that need more are refused (full()); no more states are made then.
-  static constexpr int kMaxStates = 200'000;
+  // Schemas that need more are refused (full()); no more states are made then. Equal states are one as soon
+  // as they are made; kMaxMade counts each.
+  static constexpr int kMaxStates = 200'000, kMaxMade = 500'000;
 
   Automaton() { add({}); }
 
   StateId end_of_rule() const { return 0; }
   StateId split(const std::vector<StateId>& targets);
   StateId bytes(std::vector<Edge> edges) {
-    return add({State::Kind::kBytes, -1, -1, 0, 0, std::move(edges)});
+    return add_once({State::Kind::kBytes, -1, -1, 0, 0, std::move(edges)});
   }
   StateId byte(uint8_t value, StateId next) { return bytes({{value, value, next}}); }
   StateId literal(std::string_view text, StateId next);
   StateId special(std::string_view name, StateId next) { return byte(kSpecial, literal(name, next)); }
-  StateId call(StateId rule, StateId next) { return add({State::Kind::kCall, rule, next}); }
+  StateId call(StateId rule, StateId next) { return add_once({State::Kind::kCall, rule, next}); }
   StateId repeat(StateId rule, uint32_t min, uint32_t max, StateId next);
   // A split whose targets come later, for what refers to itself.
-  StateId forward() { return split({}); }
+  StateId forward() { return add({State::Kind::kSplit}); }
   void define(StateId forward, const std::vector<StateId>& targets);
 
   bool full() const { return full_; }
@@ -85,6 +86,10 @@ class Automaton {
   using Marks = std::vector<bool>;  // by state
 
   StateId add(State state);
+  StateId add_once(State state);
+  // The state in the table that is equal to this one; this one, if it is the first.
+  StateId first_equal(StateId id);
+  void grow();
   template <typename Holds>
   Marks marked(const std::vector<std::vector<StateId>>& leads_here, const Holds& holds) const;
   void find_ends();
@@ -95,6 +100,13 @@ class Automaton {
   void find_classes();
 
   std::vector<State> states_;
+  struct Place {
+    StateId state = -1;  // none
+    uint32_t hash = 0;
+  };
+  std::vector<Place> table_;  // those of different states; open addressing, a power of two
+  size_t in_table_ = 0;
+  int made_ = 0;
   Marks can_end_, may_be_empty_;
   Marks may_take_;  // the rest of the rule may take a byte
   std::vector<int32_t> rank_;

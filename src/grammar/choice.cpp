@@ -23,7 +23,7 @@ StateId tree(Automaton& a, Texts sorted, size_t from) {
   const size_t shared = common_prefix(sorted, from);
   std::vector<StateId> ways;
   std::vector<Edge> edges;
-  for (size_t i = 0; i < sorted.size();) {
+  for (size_t i = 0; i < sorted.size() && !a.full();) {
     if (sorted[i].size() == shared) {
       ways.push_back(a.end_of_rule());
       ++i;
@@ -56,11 +56,15 @@ Status check(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-Result<StateId> choice_rule(Automaton& automaton, std::vector<std::string> texts, const std::string& name) {
-  if (const Status status = check(texts); !status.ok()) return invalid("{}: {}", name, status.message());
+StateId any_of_texts(Automaton& automaton, std::vector<std::string> texts) {
   std::sort(texts.begin(), texts.end());
   texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
   return tree(automaton, texts, 0);
+}
+
+Result<StateId> choice_rule(Automaton& automaton, std::vector<std::string> texts, const std::string& name) {
+  if (const Status status = check(texts); !status.ok()) return invalid("{}: {}", name, status.message());
+  return any_of_texts(automaton, std::move(texts));
 }
 
 }  // namespace moesaic::grammar

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <stop_token>
 
+#include "grammar/interned_lists.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex.h"
 #include "grammar/schema_cases.h"
@@ -365,6 +366,80 @@ TEST(HostileSchema, AsManyPatternsAsBits) {
   EXPECT_NE(failure(strings.dump()).find("over 64 patterns"), std::string::npos);
   for (int i = 0; i < 70; ++i) names["patternProperties"]["^" + std::to_string(i)] = {{"type", "string"}};
   EXPECT_NE(failure(names.dump()).find("over 64 patterns"), std::string::npos);
+}
+
+std::string text_of(int i) { return fmt::format("value number {:09}", i); }
+
+// A list in another one, and lists that exclude each other; equal ends of texts are one.
+TEST(HostileSchema, ThousandsOfTexts) {
+  const auto texts = [](int count) { return list(count, [](int i) { return Ordered(text_of(i)); }); };
+  Ordered more = texts(1'000);
+  more.push_back(nullptr);
+  const Ordered other = list(1'000, [](int i) { return Ordered(text_of(i) + "x"); });
+  for (const Ordered& schema :
+       {Ordered{{"anyOf", {{{"enum", texts(1'000)}}, {{"type", "null"}}}}, {"enum", more}},
+        Ordered{{"oneOf", {{{"enum", texts(1'000)}}, {{"enum", other}}}}},
+        Ordered{{"enum", texts(10'000)}}}) {
+    const auto grammar = AnswerGrammar::compile({.json_schema = schema.dump()});
+    ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+    EXPECT_TRUE(matches(grammar.value(), '"' + text_of(999) + '"'));
+    EXPECT_FALSE(matches(grammar.value(), '"' + text_of(10'000) + '"'));
+    EXPECT_LT(outcome({.json_schema = schema.dump()}).work, Work::kLimit / 4);
+  }
+}
+
+// Numbers are equal whether they have a point or not; what no order tells apart is compared.
+TEST(HostileSchema, ValuesOfAnyKindInLists) {
+  const auto grammar =
+      AnswerGrammar::compile({.json_schema = R"({"enum": [1, 2.5, "a", [1], {"b": 1}, null, true, "c"],
+        "allOf": [{"enum": ["c", true, {"b": 1}, [1], [2], "a", 1.0, 2, 3, 4, 5]}]})"});
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  for (const char* taken : {"1", "\"a\"", "\"c\"", "[1]", R"({"b": 1})", "true"})
+    EXPECT_TRUE(matches(grammar.value(), taken)) << taken;
+  for (const char* refused : {"2", "2.5", "null", "[2]", "false"})
+    EXPECT_FALSE(matches(grammar.value(), refused)) << refused;
+}
+
+// Objects as clouds describe theirs: a limit at each of their texts.
+TEST(HostileSchema, ManyLongPatterns) {
+  Ordered properties = Ordered::object();
+  for (int i = 0; i < 100; ++i)
+    properties[fmt::format("p{}", i)] = {{"pattern", fmt::format("^[\\w+=,.@-]{{1,{}}}$", 2048 - i)}};
+  EXPECT_EQ(failure(Ordered{{"properties", properties}}.dump()), "");
+}
+
+// A schema that is refused for its work is not said to have too many alternatives.
+TEST(HostileSchema, SaysWhatWasTooMuch) {
+  const Ordered schema = {{"enum", list(9'000, [](int i) { return Ordered::array({i}); })},
+                          {"anyOf", list(3, [](int i) -> Ordered {
+                             return {{"enum", list(9'000, [i](int j) { return Ordered::array({i, j}); })}};
+                           })}};
+  EXPECT_NE(failure(schema.dump()).find("too much work"), std::string::npos);
+}
+
+// Many functions share their states, and none is blamed for those of others.
+TEST(HostileSchema, AsManyFunctionsAsThereMayBe) {
+  AnswerFormat format{.chat = true, .must_call = true};
+  Ordered schema = {{"type", "object"}, {"properties", Ordered::object()}, {"required", {"name0"}}};
+  for (int i = 0; i < 12; ++i)
+    schema["properties"]["name" + std::to_string(i)] = {{"type", "string"}, {"enum", {"asc", "desc"}}};
+  for (int i = 0; i < 512; ++i) {
+    schema["title"] = i;
+    format.functions.push_back({fmt::format("function_{}", i), schema.dump()});
+  }
+  EXPECT_EQ(AnswerGrammar::compile(format).status().message(), "");
+  format.functions.resize(8);
+  uint64_t random = 1;
+  const auto text = [&](int /*i*/) {
+    return Ordered(repeated(20, [&](int) {
+      random = mixed(random, 1);
+      return std::string(1, static_cast<char>('a' + (random >> 60)));
+    }));
+  };
+  for (AnswerFormat::Function& function : format.functions)
+    function.json_schema = Ordered{{"enum", list(4'000, text)}}.dump();
+  EXPECT_NE(AnswerGrammar::compile(format).status().message().find("the forms of the answer together"),
+            std::string::npos);
 }
 
 TEST(HostileSchema, ThousandsOfProperties) {

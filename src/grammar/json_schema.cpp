@@ -4,7 +4,7 @@
 #include <array>
 
 #include "base/error.h"
-#include "grammar/byte_tree.h"
+#include "grammar/choice.h"
 #include "grammar/schema_compiler.h"
 #include "grammar/schema_values.h"
 
@@ -127,19 +127,18 @@ Result<StateId> SchemaCompiler::values(const Facts& facts, const Schemas& own) {
 
 // Texts as a tree, so that many values are no more places than few.
 StateId SchemaCompiler::listed(const std::vector<const Json*>& values) {
-  ByteTree tree(a_);
-  StateId root = -1;
+  std::vector<std::string> texts;
   std::vector<StateId> ways;
   for (const Json* value : values) {
     context_.work().add(context_.steps_of(*value));
     if (context_.work().spent()) break;
     if (value->is_string())
-      root = tree.with(root, value->dump(), a_.end_of_rule());
+      texts.push_back(value->dump());
     else
       ways.push_back(rules_.value(*value, a_.end_of_rule()));
     if (a_.full()) break;
   }
-  if (root >= 0) ways.push_back(root);
+  if (!texts.empty()) ways.push_back(any_of_texts(a_, std::move(texts)));
   return a_.split(ways);
 }
 

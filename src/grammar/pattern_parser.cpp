@@ -10,7 +10,7 @@ namespace {
 constexpr int kMaxNesting = 64;
 constexpr uint32_t kMaxCount = 10'000;
 constexpr size_t kMaxStates = 50'000;              // the automata of a pattern together
-constexpr uint64_t kByteWork = 8, kStateWork = 8;  // steps
+constexpr uint64_t kByteWork = 8, kStateWork = 3;  // steps
 
 const CharSet kDigits = {{'0', '9'}};
 const CharSet kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};

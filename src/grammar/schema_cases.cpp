@@ -71,8 +71,9 @@ class SchemaCases::Search {
         left_(max_steps),
         work_limit_(cases.context_.work().done() + max_work) {}
 
-  // Was it given up, for too many steps?
-  bool cut() const { return left_ == 0 || cases_.context_.work().done() > work_limit_; }
+  // Was it given up, for too many steps or for their work?
+  bool cut() const { return left_ == 0 || out_of_work(); }
+  bool out_of_work() const { return cases_.context_.work().done() > work_limit_; }
   // Calls found for each possible case until it returns false.
   template <typename Found>
   Status visit(const Case& c, const Found& found) {
@@ -265,6 +266,7 @@ Result<std::vector<Schemas>> SchemaCases::all_cases(const Schemas& schemas) {
     if (known.insert(c.own).second) cases.push_back(c.own);
     return cases.size() <= kMaxCases;
   }));
+  if (cases.size() <= kMaxCases && search.out_of_work()) return invalid("{}", kTooMuchWork);
   if (cases.size() > kMaxCases || search.cut())
     return invalid("anyOf, oneOf, not and if multiply to over {} alternatives", kMaxCases);
   return cases;

@@ -1,5 +1,8 @@
 #include "grammar/schema_context.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "base/error.h"
 
 namespace moesaic::grammar {
@@ -17,6 +20,14 @@ uint64_t size_of(const Json& value) {
   if (value.is_structured())
     for (const Json& part : value) size += size_of(part);
   return size;
+}
+
+// Numbers, texts, and all others as equals.
+bool before(const Json* a, const Json* b) {
+  const auto kind = [](const Json& value) { return value.is_number() ? 0 : value.is_string() ? 1 : 2; };
+  if (kind(*a) != kind(*b)) return kind(*a) < kind(*b);
+  if (a->is_number()) return a->get<double>() < b->get<double>();
+  return a->is_string() && a->get_ref<const std::string&>() < b->get_ref<const std::string&>();
 }
 
 }  // namespace
@@ -59,6 +70,21 @@ uint64_t SchemaContext::steps_of(const Json& value) {
   const auto [entry, fresh] = steps_.try_emplace(&value, 0);
   if (fresh) work_.add(entry->second = size_of(value));
   return entry->second;
+}
+
+bool SchemaContext::lists(const Json& list, const Json& value) {
+  const auto [entry, fresh] = sorted_.try_emplace(&list);
+  auto& sorted = entry->second;
+  if (fresh) {
+    uint64_t steps = 0;
+    for (const Json& one : list) sorted.push_back(&one), steps += one.is_string() ? steps_of(one) : 1;
+    work_.add(steps * std::bit_width(list.size()) / 2);
+    std::sort(sorted.begin(), sorted.end(), before);
+  }
+  const auto [first, last] = std::equal_range(sorted.begin(), sorted.end(), &value, before);
+  const bool by_order = value.is_string() && first != last;
+  work_.add(steps_of(value) * (2 * std::bit_width(sorted.size()) + (by_order ? 0 : last - first)));
+  return by_order || std::any_of(first, last, [&](const Json* one) { return *one == value; });
 }
 
 const Json* SchemaContext::list_of(const Json& value) {

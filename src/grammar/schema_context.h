@@ -49,6 +49,8 @@ class SchemaContext {
   const Json* keep(Json schema);
   // A list of this value alone, made once.
   const Json* list_of(const Json& value);
+  // Is the value in the list? Lists stay where they are.
+  bool lists(const Json& list, const Json& value);
   // The steps that comparing this value with another one takes. Values stay where they are.
   uint64_t steps_of(const Json& value);
   // A schema that stands for this one, without a copy of it.
@@ -78,6 +80,7 @@ class SchemaContext {
   std::vector<const Json*> linked_;
   std::unordered_map<const Json*, size_t> links_;  // numbers in linked_
   std::unordered_map<const Json*, const Json*> same_, lists_;
+  std::unordered_map<const Json*, std::vector<const Json*>> sorted_;
   std::unordered_map<const Json*, uint64_t> hashes_, steps_;
   std::unordered_map<uint64_t, const Json*> by_hash_;
   std::unordered_map<std::string, Result<Pattern>> patterns_;

@@ -280,12 +280,21 @@ TEST_F(Stores, WhatIsNotInTheCurrentSnapshotIsListed) {
       gguf(several + "snapshots/c2/m-Q4_K_M.gguf", "gpt-oss");
   put(several + "snapshots/c0/m-F16-00001-of-00002.gguf");
   gguf("hub/models--p--q/snapshots/c1/m-Q8_0.gguf", "gpt-oss"), put("hub/models--p--q/refs/main", "gone");
+  gguf("hub/models--r--s/snapshots/c1/m-Q8_0.gguf", "gpt-oss"), put("hub/models--r--s/refs/main", "c2");
+  put("hub/models--r--s/snapshots/c2/README.md");
+  const std::string split = "hub/models--t--u/snapshots/";
+  put("hub/models--t--u/refs/main", "c2"), put(split + "c2/m-F16-00001-of-00002.gguf");
+  for (const char* part : {"c1/m-F16-00001-of-00002.gguf", "c1/m-F16-00002-of-00002.gguf"})
+    gguf(split + part, "gpt-oss");
   std::vector<std::string> names;
   for (const FoundModel& model : models_here(places())) {
-    EXPECT_EQ(found(model.name), model.path) << model.name;
-    names.push_back(model.name);
+    if (model.complete) {
+      EXPECT_EQ(found(model.name), model.path) << model.name;
+    }
+    names.push_back(model.name + (model.complete ? "" : " in part"));
   }
-  EXPECT_EQ(names, (Names{"a/b@v1", "a/b@v2", "o/n:Q4_K_M", "o/n:Q8_0", "p/q:Q8_0"}));
+  EXPECT_EQ(names, (Names{"a/b@v1", "a/b@v2", "o/n:Q4_K_M", "o/n:Q8_0", "p/q:Q8_0", "r/s:Q8_0", "t/u:F16",
+                          "t/u@main in part"}));
 }
 
 // Files that the index names, and a part: they are listed as incomplete.

@@ -44,12 +44,6 @@ std::string unfinished(const std::string& path) {
   return fmt::format("{}.{}-{}{}", path, getpid(), calls++, kUnfinished);
 }
 
-// A link stays, and what it leads to is replaced.
-std::string target_of(const std::string& path) {
-  std::error_code ignored;
-  return fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored).string() : path;
-}
-
 struct Found {
   fs::path path;
   fs::file_time_type used;
@@ -88,9 +82,18 @@ std::string cache_folder() {
   return home != nullptr && home[0] == '/' ? std::string(home) + "/.cache/moesaic" : "";
 }
 
+std::string end_of_links(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as Linux follows
+  std::error_code code;
+  fs::path at = path;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(at, code); ++i)
+    at = at.parent_path() / fs::read_symlink(at, code);
+  return at.string();
+}
+
 Status replace_whole(const std::string& path, std::string_view bytes, Readers readers) {
   std::error_code ignored;
-  const std::string target = target_of(path);
+  const std::string target = end_of_links(path);
   // Asked once: another process may remove it meanwhile.
   const fs::file_status there = fs::status(target, ignored);
   if (fs::exists(there) && !fs::is_regular_file(there)) return invalid("{}: not a regular file", path);
@@ -108,7 +111,7 @@ Status replace_whole(const std::string& path, std::string_view bytes, Readers re
 
 Status write_whole(const std::string& path, std::string_view bytes, Readers readers) {
   std::error_code ignored;
-  const fs::path folder = fs::path(target_of(path)).parent_path();
+  const fs::path folder = fs::path(end_of_links(path)).parent_path();
   if (fs::create_directories(folder, ignored) && readers == Readers::kOwner)
     fs::permissions(folder, fs::perms::owner_all, ignored);
   return replace_whole(path, bytes, readers);

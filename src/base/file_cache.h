@@ -16,6 +16,10 @@ uint64_t fnv1a(std::string_view bytes, uint64_t hash = 0xCBF29CE484222325u);  //
 // The folder of this user's caches, XDG_CACHE_HOME/moesaic or ~/.cache/moesaic; empty where neither is known.
 std::string cache_folder();
 
+// The path that a link leads to, whether or not there is a file; any other path as it is. A file that is
+// replaced under a link's name is replaced there, and the link stays.
+std::string end_of_links(const std::string& path);
+
 // Whom a file, and the folder that is made for it, are for.
 enum class Readers { kAll, kOwner };
 // Replaces the file in one step, by renaming: readers see the old one or the new one. Refuses to replace

@@ -176,5 +176,16 @@ TEST_F(ConvertFiles, AnUnfinishedFileHasNoName) {
   EXPECT_EQ(get("out/a.part"), "somebody else's");
 }
 
+TEST_F(ConvertFiles, ALinkStays) {
+  fs::create_directories(path("out"));
+  fs::create_symlink("out/a", path("link"));
+  for (const bool there : {false, true}) {
+    auto file = OutputFile::create(path("link"), there);
+    ASSERT_TRUE(file.ok() && file->write(std::string("text")).ok() && file->commit().ok());
+    EXPECT_TRUE(fs::is_symlink(path("link")));
+    EXPECT_EQ(get("out/a"), "text");
+  }
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_cache.h"
 
 namespace moesaic {
 namespace {
@@ -32,18 +33,19 @@ std::FILE* open_nameless(const std::string& path) {
 
 std::string OutputFile::unfinished(const std::string& path) {
   static const uint32_t own = std::random_device()();
-  return fmt::format("{}.{:08x}.part", path, own);
+  return fmt::format("{}.{:08x}.part", end_of_links(path), own);
 }
 
 Result<OutputFile> OutputFile::create(const std::string& path, bool overwrite) {
   std::error_code ignored;
   if (!overwrite && std::filesystem::exists(path, ignored))
     return invalid("{}: it exists already; pass --force to replace it", path);
-  std::FILE* file = open_nameless(path);
+  const std::string target = end_of_links(path);
+  std::FILE* file = open_nameless(target);
   const bool named = file == nullptr;
   if (named) file = std::fopen(unfinished(path).c_str(), "wbx");  // x: it is no file that was there
   if (file == nullptr) return error(StatusCode::kIo, "{}: cannot write: {}", path, std::strerror(errno));
-  return OutputFile(path, file, named);
+  return OutputFile(target, file, named);
 }
 
 OutputFile::OutputFile(OutputFile&& other) noexcept

@@ -15,7 +15,7 @@ class OutputFile {
  public:
   // This process's own name for it: no other process has a file of that name.
   static std::string unfinished(const std::string& path);
-  // Refuses an existing path unless overwrite.
+  // Refuses an existing path unless overwrite. A link stays, and what it leads to is written.
   static Result<OutputFile> create(const std::string& path, bool overwrite);
   ~OutputFile();  // removes what was not committed
   OutputFile(OutputFile&& other) noexcept;

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <iostream>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -17,6 +17,7 @@
 #include "chat/history_file.h"
 #include "chat/line_editor.h"
 #include "chat/terminal.h"
+#include "foreign_words.h"
 #include "text/harmony.h"
 
 namespace moesaic::app {
@@ -75,7 +76,7 @@ const std::vector<Command>& commands() {
       {"/load", "FILE", "go on with a conversation from a file", {}, &Chat::load},
       {"/read", "FILE", "send a file's text as the message", {"/file"}, &Chat::read},
       {"/attach", "FILE", "send a file's text with the next message", {}, &Chat::attach},
-      {"/retry", "", "answer the last message once more", {"/regen"}, &Chat::retry},
+      {"/retry", "", "answer the last message once more, by another seed", {"/regen"}, &Chat::retry},
       {"/exit", "", "end (also Ctrl-D)", {"/quit", "/bye"}, &Chat::exit},
   };
   return all;
@@ -217,6 +218,8 @@ Status Chat::command(const std::string& line) {
   const size_t end = std::min(line.find_first_of(" \n"), line.size());
   const std::string name = line.substr(0, end);
   const Command* found = find_command(name);
+  if (const std::string_view instead = instead_of_chat_word(name); found == nullptr && !instead.empty())
+    return invalid("{}: {}", name, instead);
   if (found == nullptr)
     return invalid("unknown command {}{} (/help lists them; a space before the / sends it as a message)",
                    name, did_you_mean(lower_case(name), command_names(true)));
@@ -270,12 +273,15 @@ Status Chat::run() {
 Status chat_by_lines(Session& session) {
   const bool terminal = isatty(STDIN_FILENO) != 0;
   if (terminal) chat::notice("Type a message and press Enter; Ctrl-C stops an answer, Ctrl-D ends.");
-  for (std::string line;;) {
+  for (bool first = true;; first = false) {
     if (terminal) std::fputs("> ", stderr);
-    if (!std::getline(std::cin, line)) {
+    ASSIGN_OR_RETURN(const std::optional<std::string> read, read_line());
+    if (!read) {
       if (terminal) std::fputs("\n", stderr);
       return {};
     }
+    std::string line = *read;
+    if (first) drop_byte_order_mark(line);
     if (line.ends_with('\r')) line.pop_back();  // files with Windows' line ends
     if (line.empty()) continue;
     const Status status = session.turn(line, terminal);

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <string_view>
 #include <utility>
 
 #include "base/nearest.h"
+#include "foreign_words.h"
 
 namespace moesaic::app {
 namespace {
@@ -65,8 +67,13 @@ class Formatter : public CLI::Formatter {
   }
 
   std::string make_option(const CLI::Option* o, bool positional) const override {
-    const std::string names = "  " + make_option_name(o, positional) + value_of(*o);
-    return in_columns(names, o->get_description() + (o->get_required() ? " (required)" : ""));
+    // CLI11 says "--no-tune{false}".
+    std::string names = make_option_name(o, positional);
+    for (size_t at = names.find("{false}"); at != std::string::npos; at = names.find("{false}"))
+      names.erase(at, std::string_view("{false}").size());
+    return in_columns("  " + names + value_of(*o),
+                      (positional && !o->get_lnames().empty() ? "as -m has it" : o->get_description()) +
+                          (o->get_required() ? " (required)" : ""));
   }
 
   std::string make_description(const CLI::App* app) const override {
@@ -99,7 +106,8 @@ std::vector<std::string> option_names(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* o : command.get_options()) {
     if (o->get_group().empty()) continue;
-    for (const std::string& name : o->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : o->get_lnames())
+      if (!name.starts_with("help")) names.push_back("--" + name);
   }
   return names;
 }
@@ -198,11 +206,23 @@ std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
   return fmt::format("unknown option {}{}{}", option, did_you_mean(option, option_names(command)), help);
 }
 
-std::string unknown_command(const CLI::App& app, const std::string& name) {
+std::string command_error(const CLI::App& app, const std::vector<std::string>& words) {
+  if (words.size() < 2) return "give a command, such as moesaic run MODEL (see moesaic --help)";
+  const std::string name = words[1].substr(0, words[1].find('='));
+  const bool option = name.starts_with('-');
   std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+  if (option) names = {"--help", "--version"};
+  for (const CLI::App* command : app.get_subcommands([&](const CLI::App*) { return !option; }))
     names.push_back(command->get_name());
-  return fmt::format("unknown command '{}'{} (see moesaic --help)", name, did_you_mean(name, names));
+  if (std::ranges::find(names, name) != names.end() || name == "-h") return "";
+  const std::string_view instead = instead_of_command(name);
+  const std::string nearest = instead.empty() ? did_you_mean(name, names) : fmt::format("; use {}", instead);
+  if (option && nearest.empty())
+    return fmt::format(
+        "give a command first: moesaic run {} ... (see moesaic --help)",
+        fmt::join(words.begin() + 1, words.begin() + std::min<ptrdiff_t>(std::ssize(words), 3), " "));
+  return fmt::format("unknown {} {}{} (see moesaic --help)", option ? "option" : "command",
+                     option ? name : "'" + name + "'", nearest);
 }
 
 }  // namespace moesaic::app

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace moesaic::app {
 
@@ -27,6 +28,8 @@ void read_whole_numbers_as_decimal(CLI::App& app);
 std::string unknown_option(const CLI::App& app);
 // In a line: what is wrong, the nearest name, and where the help is.
 std::string usage_error(const CLI::App& app, const CLI::ParseError& error);
-std::string unknown_command(const CLI::App& app, const std::string& name);
+// The same where the words behind the program's name do not begin with a command, nor with --help or
+// --version; empty: they do.
+std::string command_error(const CLI::App& app, const std::vector<std::string>& words);
 
 }  // namespace moesaic::app

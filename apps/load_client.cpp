@@ -73,7 +73,7 @@ class Load {
 
 std::string Load::body_of(int prompt) const {
   return nlohmann::json{{"model", o_.model},
-                        {"prompt", o_.prompts[prompt]},
+                        {"prompt", o_.prompt(prompt)},
                         {"max_tokens", o_.max_tokens},
                         {"temperature", 0},
                         {"ignore_eos", true},
@@ -142,7 +142,7 @@ asio::awaitable<void> Load::ask(Stream& stream, Timeline& timeline) {
 
 asio::awaitable<void> Load::one(int index) {
   Timeline& timeline = result_.requests[index];
-  timeline.prompt = index % static_cast<int>(o_.prompts.size());
+  timeline.prompt = index % o_.prompts;
   timeline.start = now();
   Stream stream(io_);
   try {

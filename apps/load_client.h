@@ -1,8 +1,10 @@
 // A client that measures a server by streamed completions; it notes when each event with text arrives.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,11 +14,12 @@ namespace moesaic::app {
 
 struct LoadOptions {
   std::string host = "127.0.0.1", port = "8080", key, model;
-  std::vector<std::string> prompts;  // request i takes the i-th, beginning again
-  int max_tokens = 128;              // each answer has as many
-  int requests = 0;                  // in all
-  double seconds = 0;                // closed loop, not 0: instead, no more begin after this time
-  int streams = 1;                   // closed loop: requests at a time, the next one begins where one ends
+  std::function<std::string(int)> prompt;  // makes the i-th
+  int prompts = INT_MAX;                   // request i takes the i-th, beginning again behind so many
+  int max_tokens = 128;                    // each answer has as many
+  int requests = 0;                        // in all
+  double seconds = 0;                      // closed loop, not 0: instead, no more begin after this time
+  int streams = 1;       // closed loop: requests at a time, the next one begins where one ends
   double rate = 0;       // open loop: requests a second, at random times, whatever is in flight; 0: closed
   double timeout = 600;  // seconds without a byte from the server after which a request has failed
   uint64_t seed = 1;

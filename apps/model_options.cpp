@@ -34,7 +34,13 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostText = size_t{256} << 20;
 constexpr std::string_view kGpuMemory = "--gpu-memory";
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // as editors on Windows write it
+constexpr std::string_view kStdin = "standard input";
+
+Status unread(std::string_view name) {
+  return error(StatusCode::kIo, "{}: cannot read it: {}", name, std::strerror(errno != 0 ? errno : EIO));
+}
+
+Status too_long(std::string_view name) { return invalid("{}: more than {} MB", name, kMostText >> 20); }
 
 }  // namespace
 
@@ -64,14 +70,13 @@ CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string&
   return command.add_option("--dense", value, help)->check(one_of(formats));
 }
 
-void ModelOptions::add_to(CLI::App& command, bool runs_model) {
+void ModelOptions::add_to(CLI::App& command, const char* names) {
   command
-      .add_option("-m,--model", model,
+      .add_option(names, model,
                   "folder, GGUF file, name in moesaic list, tiny, dummy:gpt-oss-20b; or -hf "
                   "OWNER/NAME[:QUANTISATION], from Hugging Face")
       ->required()
       ->group(kModelOptions);
-  if (!runs_model) return;
   add_device_options(command, *this);
   command
       .add_flag("--portable", portable,
@@ -253,12 +258,11 @@ Result<std::string> read_text(std::istream& in, const std::string& name) {
   errno = 0;
   while (in.read(part.data(), std::ssize(part)) || in.gcount() > 0) {
     text.append(part, 0, static_cast<size_t>(in.gcount()));
-    if (text.size() > kMostText) return invalid("{}: more than {} MB", name, kMostText >> 20);
+    if (text.size() > kMostText) return too_long(name);
   }
   // Standard input is read through stdio, which alone tells an error from the end.
-  if (in.bad() || (&in == &std::cin && std::ferror(stdin) != 0))
-    return error(StatusCode::kIo, "{}: cannot read it: {}", name, std::strerror(errno != 0 ? errno : EIO));
-  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  if (in.bad() || (&in == &std::cin && std::ferror(stdin) != 0)) return unread(name);
+  drop_byte_order_mark(text);
   return text;
 }
 
@@ -268,6 +272,30 @@ Result<std::string> read_text_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return error(StatusCode::kNotFound, "{}: cannot read it: {}", path, std::strerror(errno));
   return read_text(in, path);
+}
+
+std::string input_name(const std::string& path) { return path == "-" ? std::string(kStdin) : path; }
+
+Result<std::string> read_text_or_stdin(const std::string& path) {
+  return path == "-" ? read_text(std::cin, input_name(path)) : read_text_file(path);
+}
+
+Result<std::optional<std::string>> read_line() {
+  std::string line;
+  errno = 0;
+  int c = getc_unlocked(stdin);
+  const bool ended = c == EOF;
+  for (; c != EOF && c != '\n'; c = getc_unlocked(stdin)) {
+    if (line.size() == kMostText) return too_long(kStdin);
+    line += static_cast<char>(c);
+  }
+  if (std::ferror(stdin) != 0) return unread(kStdin);
+  return ended ? std::nullopt : std::optional(line);
+}
+
+void drop_byte_order_mark(std::string& text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kMark)) text.erase(0, kMark.size());
 }
 
 namespace {
@@ -282,7 +310,7 @@ Status missing_id(const std::vector<int32_t>& read) {
 Result<std::vector<int32_t>> parse_tokens(const std::string& text) {
   std::string list = text;
   if (text.starts_with('@')) {
-    ASSIGN_OR_RETURN(list, read_text_file(text.substr(1)));
+    ASSIGN_OR_RETURN(list, read_text_or_stdin(text.substr(1)));
   }
   std::vector<int32_t> tokens;
   const char* p = list.data();

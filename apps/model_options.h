@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "api/model_parts.h"
@@ -34,8 +35,8 @@ struct ModelOptions {
   std::string one_rank;
   double step_limit = BackendOptions().step_limit;
 
-  // Adds -m and, where the command runs the model, --device, --threads, --isa and --dense.
-  void add_to(CLI::App& command, bool runs_model = true);
+  // Adds the model by these names, --device, --threads, --isa, --dense and what else chooses how it runs.
+  void add_to(CLI::App& command, const char* names = "MODEL,-m,--model");
 };
 
 // keep, and the formats that dense matrices can be made in.
@@ -58,6 +59,7 @@ void add_placement_options(CLI::App& c, Options& o) {
        "tokens of a step that bring them to the GPU (without: as measured), or ,stream:never; and ,hot:N, "
        "the most chosen experts of those layers that are on the GPU as well")
       ->check([](const std::string& name) { return expert_placement(name, 0).status().message(); })
+      ->default_str("gpu")
       ->group(kRareOptions);
   c.add_option_function<int>(
        "--n-cpu-moe", [&o](int layers) { o.experts = fmt::format("host:{}", layers); },
@@ -68,6 +70,7 @@ void add_placement_options(CLI::App& c, Options& o) {
   c.add_flag_callback(
        "--cpu-moe", [&o] { o.experts = "host"; }, "cuda: llama.cpp's name of --experts host; also -cmoe")
       ->excludes("--experts")
+      ->excludes("--n-cpu-moe")
       ->group(kRareOptions);
 }
 
@@ -85,6 +88,7 @@ void add_device_options(CLI::App& c, Options& o) {
   c.add_option("--device", o.device, "auto, cpu, cuda[:i] or reference")->group(kDeviceOptions);
   c.add_option("-t,--threads", o.threads,
                "threads that compute on the CPU; 0: one per physical core, within affinity and cgroup quota")
+      ->transform(minus_one_is_zero())
       ->check(in_range(0, 1024))
       ->group(kDeviceOptions);
   c.add_option_function<std::string>(
@@ -207,11 +211,19 @@ std::string loading_text(int64_t done, int64_t total);
 // error.
 Status check_context(int64_t tokens, const ModelConfig& config, const char* option);
 
-// IDS of the command line: a comma-separated list or @FILE.
+// IDS of the command line: a comma-separated list, @FILE, or @- for standard input.
 Result<std::vector<int32_t>> parse_tokens(const std::string& text);
 Status check_tokens(const std::vector<int32_t>& tokens, int vocab);
 // To its end, at most 256 MB: /dev/zero has none. `name` is for errors.
 Result<std::string> read_text(std::istream& in, const std::string& name);
 Result<std::string> read_text_file(const std::string& path);
+// A file's text; "-": standard input's, to its end.
+Result<std::string> read_text_or_stdin(const std::string& path);
+// "standard input" for "-", else the path: for errors.
+std::string input_name(const std::string& path);
+// The next line of standard input, of as many bytes at most, without its end; nothing behind the last.
+Result<std::optional<std::string>> read_line();
+// Drops the byte order mark that editors on Windows write at a text's beginning.
+void drop_byte_order_mark(std::string& text);
 
 }  // namespace moesaic::app

@@ -13,6 +13,14 @@ std::string joined(const std::vector<std::string>& words, const char* between) {
 
 }  // namespace
 
+CLI::Validator minus_one_is_zero() {
+  return {[](std::string& text) {
+            if (text == "-1") text = "0";
+            return std::string();
+          },
+          ""};
+}
+
 CLI::Validator one_of(const std::vector<std::string>& words) {
   return {[=](std::string& text) {
             if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();

@@ -26,6 +26,9 @@ CLI::Validator in_range(Number least, Number most, const std::string& word = {})
           fmt::format("from {} to {}", least, most)};
 }
 
+// Takes -1, which other programs have for "as many as fit", as our 0.
+CLI::Validator minus_one_is_zero();
+
 // One of some words, of which help and completions tell.
 CLI::Validator one_of(const std::vector<std::string>& words);
 

@@ -21,6 +21,7 @@
 #include "chat/terminal_text.h"
 #include "checkpoint/mapped_file.h"
 #include "commands/commands.h"
+#include "foreign_words.h"
 #include "help.h"
 #include "interrupt.h"
 #include "model_options.h"
@@ -79,46 +80,6 @@ void occupy_closed_streams() {
   }
 }
 
-bool is_command(CLI::App& app, const std::string& name) {
-  return !app.get_subcommands([&](const CLI::App* c) { return c->get_name() == name; }).empty();
-}
-
-// llama.cpp's words for a model of the hub, -hf NAME and --hf-repo NAME, as -m hf:NAME, and its short words
-// for experts in host memory. CLI11 knows no short options of several letters.
-std::vector<std::string> with_long_options(int argc, char** argv) {
-  constexpr std::string_view kWords[] = {"-hf", "-hfr", "--hf-repo"};
-  std::vector<std::string> words(argv, argv + argc);
-  for (size_t i = 1; i < words.size(); ++i) {
-    if (words[i] == "--") break;
-    if (words[i] == "-ncmoe") words[i] = "--n-cpu-moe";
-    if (words[i] == "-cmoe") words[i] = "--cpu-moe";
-    for (const std::string_view word : kWords) {
-      if (words[i].starts_with(std::string(word) + "=")) {
-        words[i] = "--model=hf:" + words[i].substr(word.size() + 1);
-      } else if (words[i] == word && i + 1 < words.size()) {
-        words[i] = "--model";
-        words[++i].insert(0, "hf:");
-      }
-    }
-  }
-  return words;
-}
-
-// llama.cpp's option for layers on the GPU, of which CLI11 would make -n.
-std::string foreign_word(const std::vector<std::string>& words) {
-  for (const std::string& word : words) {
-    if (word == "--") break;
-    for (const std::string_view name : {"-ngl", "--n-gpu-layers", "--gpu-layers"}) {
-      if (word == name || word.starts_with(std::string(name) + "="))
-        return fmt::format(
-            "{}: leave it out: the GPU has all layers; --device cpu takes none, and --gpu-memory or "
-            "--n-cpu-moe leave experts in host memory",
-            name);
-    }
-  }
-  return {};
-}
-
 // The words of `run` behind "--" as values of an option, before all others.
 std::vector<std::string> with_prompt_words(const std::vector<std::string>& words) {
   const auto mark = std::ranges::find(words, "--");
@@ -153,8 +114,8 @@ int run_program(int argc, char** argv) try {
   set_notices(true);
   CLI::App app("moesaic runs OpenAI's gpt-oss models as fast as the memory of the machine allows.",
                "moesaic");
-  app.option_defaults()
-      ->always_capture_default();  // of all commands: help shows what holds without an option
+  // For all commands: help shows what holds without an option.
+  app.option_defaults()->always_capture_default();
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   app.footer(
@@ -169,11 +130,11 @@ int run_program(int argc, char** argv) try {
   add_help(app);
   refuse_empty_values(app);
   read_whole_numbers_as_decimal(app);
+  const auto ours = in_our_words(app, {argv, argv + argc});
+  if (!ours.ok()) return report(ours.status());
+  const std::vector<std::string> words = with_prompt_words(ours.value());
   // CLI11 would only say that a subcommand is missing.
-  if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1]))
-    return wrong_usage(unknown_command(app, argv[1]));
-  const std::vector<std::string> words = with_prompt_words(with_long_options(argc, argv));
-  if (const std::string foreign = foreign_word(words); !foreign.empty()) return wrong_usage(foreign);
+  if (const std::string wrong = command_error(app, words); !wrong.empty()) return wrong_usage(wrong);
   std::vector<const char*> pointers;
   for (const std::string& word : words) pointers.push_back(word.c_str());
   try {

@@ -7,8 +7,8 @@
 #include <chrono>
 #include <ctime>
 #include <filesystem>
-#include <iostream>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "base/error.h"
 #include "base/file_cache.h"
@@ -73,11 +73,10 @@ void print_timing(const Generation& g, const LoadedModel& m, const ModelInfo& in
   const int cached = g.outcome.cached_tokens, computed = g.outcome.prompt_tokens - cached;
   const std::string reused = cached > 0 ? fmt::format(" + {} kept", cached) : "";
   chat::notice(fmt::format(
-      "[{}{} | loaded in {:.1f} s | context {} tokens ({}) | prompt {}{} tokens, {:.1f} tok/s, first "
-      "token after {:.2f} s | {} "
-      "tokens, {:.1f} tok/s]",
-      m.caps.name, why_no_gpu(info), m.load_seconds, info.context, info.context_reason, computed, reused,
-      g.prefill_s > 0 ? computed / g.prefill_s : 0, g.prefill_s, g.tokens.size(), g.tokens_per_s()));
+      "[{}{} | loaded in {:.1f} s | context {} tokens ({}) | seed {} | prompt {}{} tokens, {:.1f} "
+      "tok/s, first token after {:.2f} s | {} tokens, {:.1f} tok/s]",
+      m.caps.name, why_no_gpu(info), m.load_seconds, info.context, info.context_reason, g.seed, computed,
+      reused, g.prefill_s > 0 ? computed / g.prefill_s : 0, g.prefill_s, g.tokens.size(), g.tokens_per_s()));
 }
 
 // "reading the prompt: 12288 of 40112 tokens, 480 tok/s, 58 s left"
@@ -122,6 +121,7 @@ void print_answer_json(const Generation& g, const LoadedModel& m, const ModelInf
       {"tool_calls", g.answer.tool_calls},
       {"tokens", g.tokens},
       {"finish_reason", finish_name(g)},
+      {"seed", g.seed},
       {"usage",
        {{"prompt_tokens", g.outcome.prompt_tokens},
         {"completion_tokens", g.tokens.size()},
@@ -150,11 +150,6 @@ std::string readable(const std::string& text, const std::string& what) {
   chat::notice(fmt::format("moesaic: note: byte {} of {} is not UTF-8; what is not is read as U+FFFD",
                            valid + 1, what));
   return utf8_lossy(text);
-}
-
-Result<std::string> read_text_or_stdin(const std::string& path) {
-  if (path != "-") return read_text_file(path);
-  return read_text(std::cin, "standard input");
 }
 
 Result<std::string> prompt_text(const std::string& prompt) {
@@ -208,6 +203,8 @@ Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal)
                           }};
   GenerationRequest request{
       .prompt = std::move(prompt), .chat = !o_.raw, .sampling = o_.sampling, .grammar = grammar_};
+  // Drawn ones have 32 bits: they are short to read and to type.
+  g.seed = request.sampling.seed = o_.seed ? *o_.seed + tries_ : std::random_device()();
   RETURN_IF_ERROR(model_.submit(std::move(request), std::move(callbacks), cancel.get_token()));
   RETURN_IF_ERROR(finish_request(model_, g, cancel, terminal));
   reading.clear();
@@ -230,6 +227,11 @@ void Session::remember(const std::vector<int32_t>& prompt, const Generation& g) 
 }
 
 Status Session::turn(const std::string& message, bool terminal) {
+  tries_ = 0;
+  return answer(message, terminal);
+}
+
+Status Session::answer(const std::string& message, bool terminal) {
   auto built = prompt_for(readable(message, "the message"));
   if (!built.ok()) {
     forget_message();
@@ -262,7 +264,8 @@ Status Session::retry() {
   if (o_.raw) {
     if (last_message_.empty()) return invalid("there is no message yet");
     text_ = text_before_;
-    return turn(std::string(last_message_), true);
+    ++tries_;
+    return answer(std::string(last_message_), true);
   }
   auto& messages = conversation_.messages;
   size_t last = messages.size();
@@ -271,7 +274,8 @@ Status Session::retry() {
   const std::vector<Message> before = messages;
   const std::string message = messages[last - 1].text;
   messages.resize(last - 1);
-  Status status = turn(message, true);
+  ++tries_;
+  Status status = answer(message, true);
   if (messages.size() < last) messages = before;  // there was no new answer
   return status;
 }

@@ -1,6 +1,8 @@
 // One prompt answered, or a conversation: what `run` does with a model that is loaded.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +15,8 @@ namespace moesaic::app {
 struct RunOptions {
   ModelOptions model;
   std::string prompt, file, system, reasoning = "medium", format = "text", schema_path, schema;
-  SamplingParams sampling;
+  SamplingParams sampling;       // its seed is made of the next
+  std::optional<uint64_t> seed;  // without it one is drawn for each answer
   std::string speculative = OpenOptions{}.speculative;
   std::string kv_disk, tokenizer;
   std::vector<std::string> words;  // behind --, each with an "=" before it
@@ -29,6 +32,7 @@ struct Generation {
   bool stop_token = false;      // there is one
   PromptProgress prompt;        // as of the last step that read a part of it
   double prefill_s = 0, decode_s = 0;
+  uint64_t seed = 0;
 
   double tokens_per_s() const;
 };
@@ -36,8 +40,6 @@ struct Generation {
 // Text from outside as the model reads it: what is not UTF-8 becomes U+FFFD, and a note says so. what: its
 // name in the note.
 std::string readable(const std::string& text, const std::string& what);
-// A file's text; "-": standard input's, to its end.
-Result<std::string> read_text_or_stdin(const std::string& path);
 // -p: the text, or with @ before it the name of a file with the text; @@ stands for a first @.
 Result<std::string> prompt_text(const std::string& prompt);
 
@@ -48,8 +50,8 @@ class Session {
   // The answer to one message, printed, and how long it took. A message that is not UTF-8 gets a note.
   // kCancelled after Ctrl-C, but not in a terminal's conversation, which goes on.
   Status turn(const std::string& message, bool terminal = false);
-  // The last message's answer once more; the one before stays if there is no new one. An error where there is
-  // none.
+  // The last message's answer once more, by another seed; the one before stays if there is no new one. An
+  // error where there is no message.
   Status retry();
   // Forgets what was said; the instructions stay.
   void clear();
@@ -68,6 +70,7 @@ class Session {
  private:
   Result<std::vector<int32_t>> prompt_for(const std::string& message);
   Result<Generation> generate(std::vector<int32_t> prompt, bool terminal);
+  Status answer(const std::string& message, bool terminal);
   void forget_message();
   void remember(const std::vector<int32_t>& prompt, const Generation& g);
   void report(const Generation& g, bool terminal) const;
@@ -79,6 +82,7 @@ class Session {
   Conversation conversation_;
   std::vector<int32_t> text_, text_before_;  // --raw: everything so far; before the last message
   std::string last_message_;                 // --raw
+  uint64_t tries_ = 0;                       // answers to the last message before the one that is wanted
 };
 
 }  // namespace moesaic::app

@@ -31,7 +31,6 @@ struct BenchServeOptions {
 };
 
 constexpr int kCheckedPrompts = 64;
-constexpr int kPromptsOverTime = 10'000;
 // At least how many requests a stream makes where the command line does not say.
 constexpr int kRequestsPerStream = 4;
 
@@ -143,13 +142,10 @@ void print_note(int by_events) {
 
 // Different for each request of each run, so that no prompt, nor its beginning, is in a server's prefix
 // cache.
-std::vector<std::string> make_prompts(int words, int count, uint32_t run) {
-  std::vector<std::string> prompts(count);
-  for (int i = 0; i < count; ++i) {
-    prompts[i] = fmt::format("{}, {}.", run, i + 1);
-    for (int w = 0; w < words; ++w) prompts[i] += fmt::format(" {}", (w * 7 + i) % 10);
-  }
-  return prompts;
+std::string make_prompt(int words, int i, uint32_t run) {
+  std::string prompt = fmt::format("{}, {}.", run, i + 1);
+  for (int w = 0; w < words; ++w) prompt += fmt::format(" {}", (w * int64_t{7} + i) % 10);
+  return prompt;
 }
 
 // The host may be an IPv6 address in brackets. Without a port it is 80.
@@ -205,19 +201,18 @@ Status run_bench_serve(BenchServeOptions o) {
   int failed = 0, by_events = 0;
   std::random_device random;
   uint32_t run = random();
+  o.load.prompt = [&run, words = o.prompt_words](int i) { return make_prompt(words, i, run); };
   LoadResult alone;
   if (o.check) {
+    o.load.prompts = kCheckedPrompts;
     LoadOptions one = o.load;
     one.rate = one.seconds = 0, one.streams = 1, one.requests = kCheckedPrompts;
-    one.prompts = make_prompts(o.prompt_words, kCheckedPrompts, run);
     ASSIGN_OR_RETURN(alone, run_load(one));
   }
   for (const int streams : o.streams) {
     o.load.streams = streams;
     o.load.requests = o.requests > 0 ? o.requests : std::max(16, kRequestsPerStream * streams);
-    const int distinct = o.load.seconds > 0 ? kPromptsOverTime : o.load.requests;
     if (!o.check) run = random();
-    o.load.prompts = make_prompts(o.prompt_words, o.check ? kCheckedPrompts : distinct, run);
     ASSIGN_OR_RETURN(LoadResult result, run_load(o.load));
     if (o.check) compare(alone, result);
     const Report report = report_on(open ? o.load.rate : streams, result, o.load.max_tokens);

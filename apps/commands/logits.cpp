@@ -65,7 +65,7 @@ Run add_logits(CLI::App& app) {
   CLI::App& c =
       *app.add_subcommand("logits", "Print full-precision logits of a token sequence, for comparing engines");
   o->model.add_to(c);
-  c.add_option("--tokens", o->tokens, "comma-separated ids, or @FILE")->required();
+  c.add_option("--tokens", o->tokens, "comma-separated ids, @FILE, or @-: standard input")->required();
   c.add_flag("--all", o->all, "every position, not only the last");
   c.add_option("-o,--output", o->format, "json")->check(one_of({"json"}));
   c.footer(

@@ -163,7 +163,8 @@ Status run_projection(const PlanOptions& o) {
     return usage(
         invalid("--tokens {}: the projection is for decoding, 1 to {} tokens", most, kProjectedTokens));
   fmt::print(
-      "{} on {}: a projection from {:.0f} GB/s, {} multiprocessors at {:.2f} GHz; nothing was measured\n\n",
+      "{} on {}: a projection with --moe-path w4a8 from {:.0f} GB/s, {} multiprocessors at {:.2f} GHz; "
+      "nothing was measured\n\n",
       chat::printable_line(o.model.model), device.label, device.bytes_per_second / 1e9,
       device.multiprocessors, device.clock / 1e9);
   for (const int tokens : o.tokens) print_projection(checkpoint, device, dense, tokens);
@@ -290,7 +291,8 @@ Run add_plan(CLI::App& app) {
   for (const DeviceModel& d : device_models()) names.emplace_back(d.name);
   c.add_option("--device-model", o->device_model,
                "for a GPU that is not here, from its data sheet: the times of the experts' kernels (h200; "
-               "rtx-pro-6000 with --moe-path w4a8), or a projection of decoding with w4a8 (gb10, "
+               "rtx-pro-6000 with --moe-path w4a8), or a projection of decoding, which is of w4a8 without "
+               "that option (gb10, "
                "rtx-pro-6000, rtx-5090)")
       ->check(one_of(names));
   c.footer(

@@ -1,16 +1,19 @@
 // run: one answer to a prompt, a conversation without one.
 #include "run.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 
 #include "api/choose_ranks.h"
 #include "api/fingerprint.h"
 #include "api/model_parts.h"
 #include "base/error.h"
+#include "base/strings.h"
 #include "chat/terminal.h"
 #include "chat_loop.h"
 #include "commands.h"
@@ -75,7 +78,8 @@ Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
 // The text of a pipe or file on standard input. A pipe that a parent process left open would stall the
 // program, so that its first byte must come soon.
 Result<std::string> piped_text() {
-  if (isatty(STDIN_FILENO) != 0) return std::string();
+  const int mode = fcntl(STDIN_FILENO, F_GETFL);  // nohup's is open for writing alone
+  if (isatty(STDIN_FILENO) != 0 || (mode & O_ACCMODE) == O_WRONLY) return std::string();
   constexpr int kPatience = 5;  // s
   pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   if (poll(&input, 1, kPatience * 1000) != 0) return read_text_or_stdin("-");
@@ -112,10 +116,23 @@ Status take_words(RunOptions& o, std::vector<std::string> words, bool model_give
   return {};
 }
 
+// Errors of validate() begin with a field's name: top_p.
+Status by_flags(const Status& status) {
+  constexpr std::string_view kFields[] = {
+      "temperature",      "top_p", "top_k", "min_p", "max_tokens", "repetition_penalty", "presence_penalty",
+      "frequency_penalty"};
+  const std::string& what = status.message();
+  const std::string field = what.substr(0, what.find(' '));
+  if (!is_one_of(kFields, field)) return status;
+  std::string flag = field == kFields[0] ? "temp" : field;
+  std::ranges::replace(flag, '_', '-');
+  return Status(status.code(), "--" + flag + what.substr(field.size()));
+}
+
 }  // namespace
 
 Status run_run(RunOptions o) {
-  RETURN_IF_ERROR(usage(validate(o.sampling, INT_MAX)));
+  RETURN_IF_ERROR(usage(by_flags(validate(o.sampling, INT_MAX))));
   for (const std::string& stop : o.sampling.stop_strings) {
     if (utf8_valid_prefix(stop) != stop.size()) return usage(invalid("--stop: a text is not UTF-8"));
   }
@@ -133,7 +150,8 @@ Status run_run(RunOptions o) {
 
 namespace {
 
-void add_sampling_options(CLI::App& c, SamplingParams& sampling) {
+void add_sampling_options(CLI::App& c, RunOptions& o) {
+  SamplingParams& sampling = o.sampling;
   c.add_option("--temp", sampling.temperature, "temperature; 0: greedy")->group(kSamplingOptions);
   c.add_option("--top-p", sampling.top_p, "nucleus sampling")->group(kSamplingOptions);
   c.add_option("--top-k", sampling.top_k, "keep only the k most likely tokens; 0: all")
@@ -141,8 +159,12 @@ void add_sampling_options(CLI::App& c, SamplingParams& sampling) {
   c.add_option("--min-p", sampling.min_p,
                "drop tokens below this share of the most likely token's probability")
       ->group(kSamplingOptions);
-  c.add_option("--seed", sampling.seed, "seed of the random numbers")
-      ->check(in_range(uint64_t{0}, UINT64_MAX))
+  c.add_option_function<std::string>(
+       "--seed", [&o](const std::string& text) { o.seed = number_of<uint64_t>(text); },
+       "seed; -1: one is drawn for each answer")
+      ->type_name("INT")
+      ->default_str("-1")
+      ->check(in_range(uint64_t{0}, UINT64_MAX, "-1"))
       ->group(kSamplingOptions);
   c.add_option("--repetition-penalty", sampling.repetition_penalty, "above 1 discourages tokens seen before")
       ->group(kRareOptions);
@@ -181,7 +203,7 @@ void add_output_options(CLI::App& c, RunOptions& o) {
 Run add_run(CLI::App& app) {
   auto o = std::make_shared<RunOptions>();
   CLI::App& c = *app.add_subcommand("run", "Answer a prompt, or hold a conversation when there is none");
-  o->model.add_to(c);
+  o->model.add_to(c, "-m,--model");
   const CLI::Option* model = c.get_option("--model")->required(false);
   add_words(c, *o);
   CLI::Option* prompt =
@@ -206,6 +228,7 @@ Run add_run(CLI::App& app) {
       ->group(kAnswerOptions);
   c.add_option("-n,--max-tokens", o->sampling.max_tokens,
                "most tokens to generate; 0: until the context is full")
+      ->transform(minus_one_is_zero())
       ->group(kAnswerOptions);
   c.add_option("--ctx", o->context,
                "context length in tokens; 0: the model's maximum, or as many as fit into the memory")
@@ -216,7 +239,7 @@ Run add_run(CLI::App& app) {
       ->group(kRareOptions);
   add_store_options(c, *o);
   add_speculation_options(c, *o);
-  add_sampling_options(c, o->sampling);
+  add_sampling_options(c, *o);
   c.add_option("--stop", o->sampling.stop_strings, "text that ends the answer (may be given several times)")
       ->allow_extra_args(false)
       ->group(kAnswerOptions);

@@ -162,7 +162,7 @@ void add_limits(CLI::App& c, server::Limits& limits) {
 
 // The model, and how much of it at a time.
 void add_model_options(CLI::App& c, ServeOptions& o) {
-  c.add_option("-m,--model", o.model,
+  c.add_option("MODEL,-m,--model", o.model,
                "folder, GGUF file, name in moesaic list, or tiny; or -hf OWNER/NAME[:QUANTISATION], from "
                "Hugging Face")
       ->required()

@@ -59,7 +59,7 @@ Status run_detokenize(const TextOptions& o) {
 
 Status run_render(const TextOptions& o) {
   ASSIGN_OR_RETURN(const std::string json, read_text_or_stdin(o.file));
-  ASSIGN_OR_RETURN(const Conversation conversation, conversation_from_json(json, o.file));
+  ASSIGN_OR_RETURN(const Conversation conversation, conversation_from_json(json, input_name(o.file)));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(o.model));
   ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, render_conversation(conversation, tokenizer));
   const std::string text = tokenizer.decode(tokens);
@@ -71,7 +71,7 @@ CLI::App& add_text_command(CLI::App& app, const char* name, const char* help,
                            const std::shared_ptr<TextOptions>& o, const char* format) {
   CLI::App& c = *app.add_subcommand(name, help);
   o->format = format;
-  c.add_option("-m,--model", o->model, "a model, or a tokenizer.json or .tiktoken file")->required();
+  c.add_option("MODEL,-m,--model", o->model, "a model, or a tokenizer.json or .tiktoken file")->required();
   c.add_option("-o,--output", o->format, "text or json")->check(one_of({"text", "json"}));
   return c;
 }
@@ -94,7 +94,7 @@ Run add_tokenize(CLI::App& app) {
 Run add_detokenize(CLI::App& app) {
   auto o = std::make_shared<TextOptions>();
   CLI::App& c = add_text_command(app, "detokenize", "Print the text of token ids", o, "text");
-  c.add_option("--tokens", o->tokens, "comma-separated ids, or @FILE")->required();
+  c.add_option("--tokens", o->tokens, "comma-separated ids, @FILE, or @-: standard input")->required();
   c.footer("Example: moesaic detokenize -m openai/gpt-oss-20b --tokens 13225,11,2375");
   return [o] { return run_detokenize(*o); };
 }

@@ -111,6 +111,7 @@ Run add_verify(CLI::App& app) {
       "  moesaic verify -m openai/gpt-oss-20b --device cuda");
   return [o, file, report, &c] {
     if (report->count() == 0) return run_verify(*o);
+    if (*file == "-") return usage(invalid("--report: it is printed anyway; name a file, or leave - out"));
     if (c.count("--tokens") > 0) return usage(invalid("--tokens: --report has its own"));
     return run_report({.model = o->model, .quick = o->quick, .file = *file, .given = options_given(c)});
   };

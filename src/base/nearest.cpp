@@ -9,6 +9,7 @@ namespace moesaic {
 namespace {
 
 constexpr size_t kLongest = 64;  // longest name; nobody mistypes more
+constexpr size_t kShortestBeginning = 4;
 
 }  // namespace
 
@@ -34,8 +35,9 @@ std::string nearest(std::string_view name, const std::vector<std::string>& known
   std::string best;
   int least = 1 << 20;
   for (const std::string& candidate : known) {
-    const int distance = edit_distance(name, candidate);
-    if (distance < least && distance <= std::max(1, static_cast<int>(candidate.size()) / 3)) {
+    const bool begins = candidate.size() >= kShortestBeginning && name.starts_with(candidate);
+    const int changes = edit_distance(name, candidate), distance = begins ? std::min(changes, 2) : changes;
+    if (distance < least && (begins || distance <= std::max(1, static_cast<int>(candidate.size()) / 3))) {
       least = distance;
       best = candidate;
     }

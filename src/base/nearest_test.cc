@@ -17,6 +17,8 @@ TEST(Nearest, OnlyWhatIsNear) {
   EXPECT_EQ(nearest("rnu", known), "run");
   EXPECT_EQ(nearest("bnch", known), "bench");
   EXPECT_EQ(nearest("frobnicate", known), "");
+  EXPECT_EQ(nearest("bench-all", known), "bench");
+  EXPECT_EQ(nearest("stop_token_idz", {"stop", "stop_token_ids"}), "stop_token_ids");
   EXPECT_EQ(nearest(std::string(1 << 20, 'x'), known), "");
   EXPECT_EQ(did_you_mean("sevre", known), "; did you mean serve?");
   EXPECT_EQ(did_you_mean("x", known), "");

@@ -2,11 +2,13 @@
 
 import json
 import re
+import resource
 import socket
 import threading
 import time
+import unittest
 
-from cli import Cli
+from cli import SANITIZED, Cli
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 DONE = b"data: [DONE]\n\n"
@@ -211,6 +213,13 @@ class BenchServe(Cli):
         with Server(b"HTTP/1.1 503 x\r\nContent-Length: 0\r\n\r\n") as server:
             self.moesaic("bench-serve", "--url", server.url, "--streams", 2, "--seconds", 1)
             self.assertTrue(2 <= len(server.seen) <= 24, len(server.seen))
+
+    @unittest.skipIf(SANITIZED, "address space")
+    def test_prompts_are_made_when_they_are_sent(self):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))  # noqa: E731
+        with Server(b"HTTP/1.1 503 x\r\nContent-Length: 0\r\n\r\n") as server:
+            done = self.moesaic("bench-serve", "--url", server.url, "--streams", 1, "--seconds", 0.1, "-p", 1000000, preexec_fn=limit)
+        self.assertEqual(done.stderr, "moesaic: 1 requests failed\n")
 
     def test_words_that_no_request_can_have(self):
         self.refused(2, "--key: there is a control character", "bench-serve", "--key", "a\r\nX: b")

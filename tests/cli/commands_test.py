@@ -91,6 +91,9 @@ class Run(Cli):
         for prompt in (("-m", MODEL, "-p", "123"), (MODEL, "123")):
             self.assertEqual(self.said(*prompt, stdin="45\n"), (8, "moesaic: note: 3 bytes of standard input go behind the prompt\n"))
             self.assertEqual(self.said(*prompt), (3, ""))
+        with open("/dev/null", "w") as null:  # as nohup has it
+            done = subprocess.run([*MOESAIC, "run", MODEL, "123", "-t", "1", "--temp", "0"], stdin=null, capture_output=True, text=True, timeout=TIMEOUT)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "OK!\n", ""))
         file = FOLDER / "behind.txt"
         file.write_text("123")
         self.assertEqual(self.said("-m", MODEL, "-f", file, stdin="45"), (3, ""))
@@ -167,7 +170,7 @@ class Run(Cli):
     def test_json_schema(self):
         schema = FOLDER / "schema.json"
         schema.write_text('{"properties": {"a": {"type": "integer"}, "b": {"maxLength": 3}}, "required": ["a", "b"], "x": 1}')
-        for args in (("--raw", "-p", "0", "--temp", 50), ("-p", "hello", "--temp", 0)):
+        for args in (("--raw", "-p", "0", "--temp", 50, "--seed", 0), ("-p", "hello", "--temp", 0)):
             done = self.moesaic("run", "-m", MODEL, *args, "--json-schema", schema, "-n", 500, "-o", "json")
             self.assertIn("schema.json: the unknown keyword x is ignored", done.stderr)
             out = json.loads(done.stdout)
@@ -188,6 +191,13 @@ class Run(Cli):
                                         "-o", "json")["tokens"]
         self.assertEqual(sample(1), sample(1))
         self.assertNotEqual(sample(1), sample(2))
+        drawn = [self.json("run", "-m", MODEL, "--raw", "-p", "0", "-n", 40, "--temp", 20, "-o", "json", *seed) for seed in ([], ["--seed", -1])]
+        self.assertNotEqual(drawn[0]["tokens"], drawn[1]["tokens"])
+        self.assertEqual(sample(drawn[0]["seed"]), drawn[0]["tokens"])
+        self.assertRegex(self.moesaic("run", "-m", MODEL, "-p", "hello", "-v", "--seed", 7).stderr, r" \| seed 7 \| ")
+
+    def test_minus_one_is_as_many_as_fit(self):
+        self.assertEqual(self.ok("run", MODEL, "hello", "--temp", 0, "-n", -1, "-t", -1), "OK!\n")
 
     def test_options_of_a_gpu_are_named_where_none_is(self):
         options = ("--gpu-memory", 4, "--experts", "auto,hot:3", "--step-limit", 5, "--portable")
@@ -237,6 +247,10 @@ class Chat(Cli):
         first, second = map(json.loads, out.splitlines())
         self.assertEqual([first["text"], second["text"]], ["123", "BCD"])
         self.assertEqual([first["usage"]["prompt_tokens"], second["usage"]["prompt_tokens"]], [1, 5])
+
+    def test_a_byte_order_mark_is_no_text(self):
+        out = self.ok("run", "-m", MODEL, "--temp", 0, "--raw", "-n", 3, "-o", "json", stdin="\ufeff0\n")
+        self.assertEqual(json.loads(out)["usage"]["prompt_tokens"], 1)
 
     def test_no_input_is_no_conversation(self):
         self.assertEqual(self.ok("run", "-m", MODEL, stdin=""), "")
@@ -336,6 +350,7 @@ class Text(Cli):
         self.assertNotIn(IDS["<|start|>"], tokens)
         ids = ",".join(map(str, tokens))
         self.assertEqual(self.ok("detokenize", "-m", MODEL, "--tokens", ids), text + "\n")
+        self.assertEqual(self.ok("detokenize", "-m", MODEL, "--tokens", "@-", stdin=ids), text + "\n")
 
     def test_forms(self):
         ids = self.ok("tokenize", "-m", MODEL, "-p", "hello", "-o", "text").strip()
@@ -840,6 +855,7 @@ class Help(Cli):
             self.assertNotRegex(short, r"(?<![/:])gpt-oss-\d+b(?![.\w-])")  # `pull` gives no model this name
             self.assertRegex(short, rf"Examples?:\s+moesaic {name} |Examples?:(.|\n)* moesaic {name} ")
             self.assertNotIn("Rare options", short)
+            self.assertNotIn("{false}", all_of_them)
             if "Rare options" in all_of_them:
                 self.assertLess(len(short), len(all_of_them))
                 more = int(re.search(r"--help-all has (\d+) more options", short)[1])
@@ -906,6 +922,15 @@ class Convert(Cli):
         part.write_text("mine, too")
         self.ok("convert", MODEL, gguf, "--force")
         self.assertEqual(part.read_text(), "mine, too")
+        self.ok("inspect", gguf)
+
+    def test_a_link_stays(self):
+        link, gguf = FOLDER / "link.gguf", FOLDER / "linked.gguf"
+        link.symlink_to(gguf.name)
+        self.ok("convert", MODEL, link)
+        self.refused(1, "--force", "convert", MODEL, link)
+        self.ok("convert", MODEL, link, "--force")
+        self.assertTrue(link.is_symlink() and not gguf.is_symlink())
         self.ok("inspect", gguf)
 
 

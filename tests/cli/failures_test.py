@@ -27,6 +27,28 @@ class Usage(Cli):
 
     def test_no_command(self):
         self.refused(2, "command", *())
+        self.refused(2, "give a command first: moesaic run -m tiny", "-m", "tiny", "-p", "hi")
+        self.refused(2, "did you mean --version", "--verson")
+
+    def test_words_of_other_programs(self):
+        for words, instead in ((["run", "-hff", "x"], "-hf OWNER/NAME/FILE.gguf"), (["run", "-hft", "x"], "HF_TOKEN"), (["run", "-hx"], "unknown option -hx"),
+                               (["serve", "-np", 2], ": use --max-batch$"), (["run", "-np", 2], "--max-batch of moesaic serve"), (["bench", "-fa=1"], "always fused"),
+                               (["run", "-c", 9], "--ctx"), (["serve", "--max-model-len=9"], "--ctx"), (["run", ABSENT, "a", "--think"], "--reasoning"),
+                               (["list", "-hf", "a/b"], "-m of moesaic run"), (["pull", "-hf", "a"], "'a' is no model of the hub"),
+                               (["ls"], "moesaic list"), (["help", "ps"], "/api/ps"), (["-v"], "moesaic --version")):
+            with self.subTest(words):
+                self.refused(2, instead, *words)
+        self.refused(2, "unknown option --thinks \\(see", "run", ABSENT, "--thinks")  # --help is near, and no help
+        for words in (("-p", "-fa"), ("--", "-fa")):  # no options
+            self.refused(1, ABSENT, "run", "-m", ABSENT, *words)
+        self.assertEqual(self.ok("help", "run"), self.ok("run", "--help"))
+        self.assertEqual(self.ok("help"), self.ok("--help"))
+
+    def test_the_model_as_a_word(self):
+        for command in (("bench",), ("profile",), ("plan",), ("verify",), ("tune",), ("serve", "--port", 0), ("tokenize", "-p", "a"), ("detokenize", "--tokens", 1),
+                        ("render", "-f", "-"), ("logits", "--tokens", 1), ("perplexity", "-f", __file__)):
+            self.assertIn(f"{ABSENT}: no such", self.moesaic(*command, ABSENT, stdin='[{"role": "user", "content": "a"}]').stderr, command)
+            self.refused(2, "--model: given 2 times", *command, ABSENT, "-m", ABSENT)
 
     def test_required_options(self):
         for command in ("run", "bench", "logits", "perplexity", "tokenize", "detokenize", "render", "profile"):
@@ -38,9 +60,9 @@ class Usage(Cli):
     def test_sampling_values(self):
         for flag, value in (("--temp", "nan"), ("--temp", "-1"), ("--temp", "inf"), ("--temp", "warm"), ("--top-p", "0"),
                             ("--top-p", "1.5"), ("--top-p", "nan"), ("--top-k", "-1"), ("--min-p", "-0.1"),
-                            ("--min-p", "2"), ("-n", "-1"), ("-n", "1e99"), ("--seed", "-1"), ("--ctx", "-5"),
+                            ("--min-p", "2"), ("-n", "-2"), ("-n", "1e99"), ("--seed", "-2"), ("--ctx", "-5"),
                             ("--repetition-penalty", "0"), ("--presence-penalty", "3"), ("--frequency-penalty", "nan"),
-                            ("--reasoning", "extreme"), ("--reasoning-budget", "-2"), ("--reasoning-budget", "much"), ("-o", "yaml"), ("--stop", "x" * 5000), ("-t", "-1"),
+                            ("--reasoning", "extreme"), ("--reasoning-budget", "-2"), ("--reasoning-budget", "much"), ("-o", "yaml"), ("--stop", "x" * 5000), ("-t", "-2"),
                             ("-t", "9999"), ("--isa", "mmx"), ("--device", "tpu"), ("--dense", "q2")):
             self.refused(2, "", "run", "-m", ABSENT, "-p", "hi", flag, value)
 
@@ -55,6 +77,9 @@ class Usage(Cli):
                                    ("--gpu-memory", "nan", "'nan' is not a number from 0 to 1000000"), ("--step-limit", "nan", "'nan' is not a number")):
             self.refused(2, words, "run", "-m", ABSENT, "-p", "hi", flag, value)
         self.refused(2, "not UTF-8", "run", "-m", ABSENT, "-p", "hi", "--stop", "\udcff")
+        self.refused(2, r": --top-p 1\.0000001 is not in", "run", ABSENT, "hi", "--top-p", "1.0000001")
+        self.refused(2, "excludes", "run", ABSENT, "hi", "--cpu-moe", "--n-cpu-moe", 1)
+        self.refused(2, "--report", "verify", "--report", "-")
 
         for option in (("--reasoning-budget", "5"), ("--reasoning", "high"), ("--system", "Be brief.")):
             self.refused(2, [option[0], "--raw"], "run", "-m", ABSENT, "-p", "hi", "--raw", *option)
@@ -78,6 +103,15 @@ class Usage(Cli):
         for option in ("--streams", "--seconds"):
             self.refused(2, ["--rate", option], "bench-serve", "--rate", 5, option, 8)
         self.refused(2, ["--requests", "--seconds"], "bench-serve", "--requests", 5, "--seconds", 8)
+
+    def test_options_that_serve_finds_wrong_as_it_loads(self):
+        for options in (("--device", "tpu"), ("--ctx", 200_000), ("--kv-tokens", 1), ("--max-rows", 1, "--max-batch", 2),
+                        ("--device", "cpu", "--kv-dtype", "fp8"), ("--device", "cpu", "--moe-path", "fp8"),
+                        ("--device", "cpu", "--tp", "numa", "--cpu-pin", "off"), ("--lora", f"{ABSENT}:nan")):
+            done = self.moesaic("serve", "-m", MODEL, "--port", 0, "--log", "quiet", *options)
+            self.assertEqual(done.returncode, 2, (options, done.stderr))
+        done = self.moesaic("serve", "-m", ABSENT, "--port", 0, "--log", "quiet")  # no option: a missing model
+        self.assertEqual(done.returncode, 1, done.stderr)
 
     def test_hosts(self):
         for host in ("my-machine", "999.1.1.1", "[::1]"):
@@ -201,6 +235,13 @@ class Files(Cli):
                               timeout=TIMEOUT)
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertIn("cannot read it: Is a directory", done.stderr)
+        done = subprocess.run([*MOESAIC, "run", MODEL, "-t", "1"], stdin=folder, capture_output=True, text=True, timeout=TIMEOUT)
+        self.assertEqual((done.returncode, done.stderr), (1, "moesaic: standard input: cannot read it: Is a directory\n"))
+
+    def test_a_line_without_end(self):
+        with open("/dev/zero") as zeros:
+            done = subprocess.run([*MOESAIC, "run", MODEL, "-t", "1"], stdin=zeros, capture_output=True, text=True, timeout=TIMEOUT)
+        self.assertEqual((done.returncode, done.stderr), (1, "moesaic: standard input: more than 256 MB\n"))
 
     def damaged(self, name, change):
         folder = FOLDER / name
@@ -301,6 +342,7 @@ class Files(Cli):
         self.refused(1, ["context", "--ctx"], "run", "-m", MODEL, "-p", "x " * 500, "--ctx", 100)
 
     def test_bad_conversations(self):
+        self.refused(1, "standard input: ", "render", "-m", MODEL, "-f", "-", stdin="{")
         for name, text in (("json", "{"), ("role", '[{"role": "robot", "content": "a"}]'), ("none", "3")):
             path = FOLDER / f"bad-{name}.json"
             path.write_text(text)

@@ -29,8 +29,8 @@ class Chat(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         self.history_file = self.folder / "moesaic" / "history"
 
-    def start(self, *options, model="tiny", columns=100, **environment):
-        self.terminal = tmux.Tmux([*MOESAIC, "run", "-m", model, "--temp", "0", "-t", "1", *options], columns=columns,
+    def start(self, *options, model="tiny", temp="0", columns=100, **environment):
+        self.terminal = tmux.Tmux([*MOESAIC, "run", "-m", model, "--temp", temp, "-t", "1", *options], columns=columns,
                                   timeout=TIMEOUT, XDG_STATE_HOME=str(self.folder), **environment)
         self.addCleanup(self.terminal.close)
         self.terminal.wait(PROMPT)
@@ -227,6 +227,19 @@ class Commands(Chat):
         terminal.keys("Enter")
         self.ends(0)
 
+    def test_another_try_has_another_seed(self):
+        said = []
+        for _ in range(2):
+            terminal = self.start("--seed", "5", temp="1.5")
+            self.send("Tell me a story.")
+            first = self.saved()
+            self.send("/retry", answer="tok/s")
+            said.append((first, self.saved()))
+            terminal.keys("C-d")
+            self.ends(0)
+        self.assertEqual(said[0], said[1])
+        self.assertNotEqual(*said[0])
+
     def test_files_go_out_with_the_next_message(self):
         for columns, environment in ((80, {}), (40, {}), (80, {"NO_COLOR": "1"}), (40, {"NO_COLOR": "1"})):
             with self.subTest(columns=columns, **environment):
@@ -271,6 +284,7 @@ class Commands(Chat):
     def test_errors_end_nothing(self):
         self.start(model=MODEL)
         self.send("/hlep", answer="did you mean /help")
+        self.send("/set verbose", answer="/set: /system and /reasoning")
         self.send("/load /absent.json", answer="absent.json: No such file")
         self.send("/retry", answer="there is no message yet")
         self.send("/clear now", answer="takes no argument")

@@ -18,7 +18,7 @@
 
 namespace moesaic {
 
-inline constexpr size_t kMostTokenizerBytes = 256 << 20;  // of a file
+inline constexpr size_t kMostTokenizerBytes = 256 << 20;  // the largest file
 
 // Immutable once made: every method may be called from several threads. Move-only.
 class Tokenizer {

@@ -14,7 +14,6 @@ namespace {
 
 using PartKind = HeaderPart::Kind;
 
-constexpr std::array<std::string_view, 3> kChannels = {"analysis", "commentary", "final"};
 constexpr std::array<std::string_view, 3> kTypes = {"json", "code", "text"};
 constexpr std::array<std::string_view, 4> kOtherRoles = {"user", "system", "developer", "tool"};
 constexpr std::string_view kAssistant = "assistant", kTo = "to=", kFunctions = "functions.";

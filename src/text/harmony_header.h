@@ -13,11 +13,14 @@
 // - The role: assistant, or nothing. Any other is somebody whom the model has invented.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace moesaic {
+
+inline constexpr std::array<std::string_view, 3> kChannels = {"analysis", "commentary", "final"};
 
 struct HeaderPart {
   enum class Kind { kRole, kChannel, kConstrain };

@@ -12,6 +12,11 @@ HarmonyParser::HarmonyParser(const Tokenizer& tokenizer) : tokenizer_(&tokenizer
   start_ = id("<|start|>"), end_ = id("<|end|>"), message_token_ = id("<|message|>");
   channel_ = id("<|channel|>"), constrain_ = id("<|constrain|>");
   return_ = id("<|return|>"), call_ = id("<|call|>"), end_of_text_ = id("<|endoftext|>");
+  for (const std::string_view channel : kChannels) {
+    std::string name;
+    for (const int32_t token : tokenizer.encode(channel, false))
+      names_.push_back(name += tokenizer.token_bytes(token));
+  }
   open_header(false);
 }
 
@@ -23,7 +28,8 @@ void HarmonyParser::continue_from(std::span<const int32_t> prompt) {
   push(start_);
   for (const int32_t token : header) push(token);
   if (state_ == State::kDone) open_header(false);  // it was somebody else's message
-  message_.text.clear();
+  began_ = began_ || !held_.empty();
+  message_.text.clear(), held_.clear();
   recoveries_ = 0;
 }
 
@@ -134,6 +140,7 @@ void HarmonyParser::open_message(const HarmonyHeader& header) {
               .channel = header.channel,
               .content_type = header.content_type,
               .recipient_last = header.recipient_last};
+  began_ = false;
   state_ = State::kContent;
 }
 
@@ -165,8 +172,20 @@ void HarmonyParser::push_in_content(int32_t token, Events& events) {
   }
   if (tokenizer_->is_special(token)) {
     ++recoveries_;
+    const bool name = token == message_token_ && std::ranges::find(kChannels, held_) != kChannels.end();
+    if (!name) add_text({}, events);
+    held_.clear();
   } else {
-    add_text(decoder_.push(token), events);
+    add_or_hold(decoder_.push(token), events);
+  }
+}
+
+void HarmonyParser::add_or_hold(std::string text, Events& events) {
+  const bool waits = !began_ && !text.empty() && std::ranges::find(names_, held_ + text) != names_.end();
+  if (waits) {
+    held_ += text;
+  } else {
+    add_text(std::move(text), events);
   }
 }
 
@@ -179,8 +198,11 @@ void HarmonyParser::push_before_start(int32_t token, Events& events) {
   push_in_header(token, events);
 }
 
+// Text that waited goes before it.
 void HarmonyParser::add_text(std::string text, Events& events) {
+  text.insert(0, std::exchange(held_, {}));
   if (text.empty()) return;
+  began_ = true;
   message_.text += text;
   HarmonyEvent event = {.kind = HarmonyEvent::Kind::kText};
   event.message = {.role = message_.role,
@@ -197,6 +219,7 @@ void HarmonyParser::close_message(HarmonyEvent::Reason reason, Events& events) {
   const bool cut = reason == HarmonyEvent::Reason::kTruncated;
   std::string rest = decoder_.flush();
   if (!cut) add_text(std::move(rest), events);
+  held_.clear();
   HarmonyEvent event = {.kind = cut || message_.recipient.empty() ? Kind::kMessageEnd : Kind::kToolCall};
   event.reason = reason;
   event.message = std::move(message_);

@@ -39,12 +39,17 @@ struct HarmonyEvent {
 // role, which the model has invented, it is over: nothing of that message is an event. The tokenizer must
 // outlive the parser.
 //
+// Where a message's text begins with a channel's name and a <|message|> follows, as the model writes it now
+// and then, both are left out. Until the next token shows it, a text that is such a name, or tokens of one,
+// waits.
+//
 // A header that a stop token, or the <|start|> of another one, ends, or that has more than kMaxHeaderTokens,
 // is a message without <|message|>.
 //
 // Where the output is cut off (finish), nothing is added to it: a header that has not ended is nothing, a
-// call that has not ended is no kToolCall, and bytes of a character that is not complete are left out. So the
-// text and the calls of a part of an output are always a beginning of those of the whole.
+// call that has not ended is no kToolCall, and bytes of a character that is not complete and a text that
+// waits are left out. So the text and the calls of a part of an output are always a beginning of those of the
+// whole.
 class HarmonyParser {
  public:
   // A call's header fits with a function's name of 256 bytes, the most that AnswerFormat takes, even where
@@ -95,6 +100,7 @@ class HarmonyParser {
   bool is_foreign(bool complete) const;
   bool may_be_cut() const;
   void add_text(std::string text, Events& events);
+  void add_or_hold(std::string text, Events& events);
   void close_message(HarmonyEvent::Reason reason, Events& events);
   void stop(int32_t token, Events& events);
   void end_turn(HarmonyEvent::Reason reason, Events& events);
@@ -104,6 +110,9 @@ class HarmonyParser {
   int32_t start_, end_, message_token_, channel_, constrain_, return_, call_, end_of_text_;  // -1: absent
   State state_ = State::kHeader;
   Message message_;
+  std::vector<std::string> names_;  // the channels', and what the first tokens of one are
+  std::string held_;                // text that waits
+  bool began_ = false;              // the open message had text that does not wait
   HeaderParts header_;
   bool after_start_ = false;  // the header that is read has a <|start|>, and so a role, of its own
   int header_tokens_ = 0;

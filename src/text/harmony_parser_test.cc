@@ -143,6 +143,11 @@ TEST(HarmonyParser, RecoversAndCounts) {
       {"<|channel|>analysis<|message|>a<|end|>b<|return|>", {"analysis:a", "final:b"}, Reason::kReturn},
       {"<|channel|>analysis<|message|>a<|end|><|end|><|return|>", {"analysis:a"}, Reason::kReturn},
       {"<|channel|>final<|message|>a<|message|>b<|constrain|>c<|return|>", {"final:abc"}, Reason::kReturn},
+      {"<|channel|>final<|message|>final<|message|>analysis<|message|>commentary<|message|>a<|return|>",
+       {"final:a"},
+       Reason::kReturn},
+      {"<|channel|>final<|message|>a final<|message|>b<|return|>", {"final:a finalb"}, Reason::kReturn},
+      {"<|channel|>final<|message|>final<|constrain|>a<|return|>", {"final:finala"}, Reason::kReturn},
       {"<|message|>a<|return|>", {":a"}, Reason::kReturn},
       {"<|start|>assistant<|channel|>final<|message|>a<|return|>", {"final:a"}, Reason::kReturn},
       {"<|channel|>final<|message|>a<|call|>", {"final:a"}, Reason::kCall}};
@@ -154,6 +159,7 @@ TEST(HarmonyParser, RecoversAndCounts) {
     EXPECT_EQ(parsed.reason, malformed.reason) << malformed.output;
   }
   EXPECT_EQ(parse("<|channel|>final<|message|>a<|message|>b<|return|>").recoveries, 1);
+  EXPECT_EQ(parse("<|channel|>final<|message|>final<|message|>final<|message|>a<|return|>").recoveries, 2);
   EXPECT_EQ(parse("<|channel|>analysis<|message|>a<|channel|>final<|message|>b<|return|>").recoveries, 1);
   EXPECT_EQ(parse("plain<|return|>").recoveries, 1 + 0);
 }
@@ -164,6 +170,27 @@ TEST(HarmonyParser, AToolCallWithoutMessageToken) {
   EXPECT_EQ(parsed.messages[0].recipient, "functions.f");
   EXPECT_EQ(parsed.messages[0].channel, "commentary");
   EXPECT_EQ(parsed.messages[0].text, "{\"x\":1}");
+}
+
+// Text that begins like a channel's name waits no longer than it does.
+TEST(HarmonyParser, AnAnswerMayBeginWithAChannelsName) {
+  const Tokenizer tokenizer = small::tokenizer();
+  for (const std::string text : {"final", "finally", "fin", "finish", "commentary: no", "a"}) {
+    const Parsed parsed = parse("<|channel|>final<|message|>" + text + "<|return|>");
+    ASSERT_EQ(parsed.messages.size(), 1u);
+    EXPECT_EQ(parsed.messages[0].text, text);
+    EXPECT_EQ(parsed.recoveries, 0);
+  }
+  for (const std::string prompt : {"", "x", "f"}) {
+    HarmonyParser parser(tokenizer);
+    parser.continue_from(tokenizer.encode("<|start|>assistant<|channel|>final<|message|>" + prompt, true));
+    std::string shown;
+    for (const int32_t token : tokenizer.encode("final.", true)) {
+      for (const HarmonyEvent& event : parser.push(token)) shown += event.message.text;
+      EXPECT_EQ(shown.empty(), prompt.empty() && token != '.') << prompt << token;
+    }
+    EXPECT_EQ(shown, "final.");
+  }
 }
 
 TEST(HarmonyParser, AnUnfinishedCallIsNoCall) {

@@ -169,7 +169,6 @@ std::shared_ptr<const KvBytes> DiskTier::get(const KvPart& part, size_t bytes) {
   folder_.touch(name);
   const std::lock_guard lock(mutex_);
   index_.touch(part.id);
-  counted_.read_bytes += bytes;
   return body;
 }
 

@@ -26,7 +26,6 @@ std::shared_ptr<const KvBytes> HostTier::get(const KvPart& part, size_t bytes) {
   const auto at = bytes_.find(part.id);
   if (at == bytes_.end() || at->second->size() != bytes) return nullptr;
   index_.touch(part.id);
-  counted_.read_bytes += bytes;
   return at->second;
 }
 

@@ -211,6 +211,7 @@ std::vector<KvPlace> KvPages::adopt_stored(PageTable& table, std::span<const int
   chain.resize(std::min(chain.size(), names.size()));
   if (blocks <= cached || !stored_would_fit(chain, blocks, length, spare)) return {};
   std::vector<KvPlace> places = take_stored(table, chain, names);
+  table.usable_blocks = cached;
   table.forks.push_back(whole * layout_.page_tokens);
   MOESAIC_CHECK(extend(table, length, spare));
   return places;

@@ -33,6 +33,7 @@ namespace moesaic {
 struct PageTable {
   std::vector<int32_t> full, window;  // window: -1 where the page has left the window
   int cached_blocks = 0;              // how many of the first blocks are in the prefix cache
+  int usable_blocks = 0;              // how many it could have begun with instead of those from the store
   std::vector<int> forks;             // positions whose window other requests may need
   std::string salt;                   // only sequences with the same one share blocks; release() keeps it
   int offered = 0;                    // how many of the first blocks were offered to the store

@@ -165,7 +165,7 @@ KvStoreStats KvStore::stats() const {
   for (const auto& writer : writers_) {
     KvTierStats& of = writer->tier.get() == host_ ? stats.host : stats.disk;
     of = writer->tier->stats();
-    of.dropped = writer->dropped;
+    of.dropped = writer->dropped, of.read_bytes = writer->read_bytes;
   }
   return stats;
 }
@@ -328,8 +328,13 @@ void KvStore::wait() const {
 }
 
 std::shared_ptr<const KvBytes> KvStore::find(const KvPart& part) try {
-  for (const auto& writer : writers_)
-    if (auto bytes = writer->tier->get(part, bytes_of(part.id.kind))) return bytes;
+  for (const auto& writer : writers_) {
+    auto bytes = writer->tier->get(part, bytes_of(part.id.kind));
+    if (bytes == nullptr) continue;
+    const std::lock_guard lock(mutex_);
+    writer->read_bytes += bytes->size();
+    return bytes;
+  }
   return nullptr;
 } catch (const std::bad_alloc&) {
   return nullptr;

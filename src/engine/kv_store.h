@@ -120,7 +120,7 @@ class KvStore {
     std::deque<Offer> offers;
     std::optional<std::pair<KvKind, int32_t>> copying;
     bool busy = false;
-    uint64_t dropped = 0;
+    uint64_t dropped = 0, read_bytes = 0;  // read: for requests
     std::thread thread;
   };
 

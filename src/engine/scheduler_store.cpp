@@ -43,9 +43,10 @@ void Scheduler::take_fetched(Request& r) {
   r.fetch = nullptr;
   const size_t cached = r.pages.cached_blocks, blocks = r.pages.window.size();
   if (speculator_ != nullptr) speculator_->loaded(std::span(r.pages.full).subspan(cached, blocks - cached));
-  const int fetched = pages_.fetched(r.pages, r.tokens);
-  counted_.store.fetched_tokens += static_cast<uint64_t>(fetched);
-  begun(r, fetched);
+  const int length = pages_.fetched(r.pages, r.tokens);
+  counted_.store.fetched_tokens +=
+      static_cast<uint64_t>(length - r.pages.usable_blocks * pages_.page_tokens());
+  begun(r, length);
 }
 
 // Keeps its place if it finds pages: what it shared with others, but for their windows, is computed, too.

@@ -160,6 +160,7 @@ struct PromptProgress {
   int tokens = 0;  // in the prompt
   int cached = 0;  // prompt tokens that had been computed before it began
   int read = 0;    // prompt tokens that are computed now, the cached ones included
+  int kept = 0;    // as Outcome::cache_write_tokens
 };
 
 // All but on_end may be empty, and on_prompt_token where prompt_logprobs asks for it.

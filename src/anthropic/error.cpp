@@ -1,5 +1,7 @@
 #include "anthropic/error.h"
 
+#include <fmt/format.h>
+
 #include "openai/fields.h"
 #include "openai/sse.h"
 
@@ -25,8 +27,13 @@ const char* error_type(int http) {
 }
 
 std::string error_json(const openai::ApiError& error, const std::string& request_id) {
+  std::string message = message_line(error);
+  // In Anthropic's words, which clients look for before they shorten a conversation.
+  if (error.code == "context_length_exceeded")
+    message = fmt::format("prompt is too long: {} tokens > {} maximum. {}", error.prompt_tokens,
+                          error.most_tokens, message);
   openai::Json json = {{"type", "error"},
-                       {"error", {{"type", error_type(error.http)}, {"message", message_line(error)}}}};
+                       {"error", {{"type", error_type(error.http)}, {"message", message}}}};
   // Anthropic's client then sends the whole conversation again, without the field.
   if (error.param == "thread") json["error"]["details"] = {{"error_code", "thread_unsupported_request"}};
   if (!request_id.empty()) json["request_id"] = request_id;

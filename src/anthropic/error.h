@@ -12,7 +12,8 @@ namespace moesaic::anthropic {
 const char* error_type(int http);
 
 // {"type": "error", "error": {"type", "message"}, "request_id"}; the last one only where it is given. An
-// error of the field `thread` has "details", too.
+// error of the field `thread` has "details", too. That of a prompt that is too long begins with Anthropic's
+// words.
 std::string error_json(const openai::ApiError& error, const std::string& request_id = {});
 
 }  // namespace moesaic::anthropic

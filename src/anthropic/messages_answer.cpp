@@ -24,7 +24,9 @@ void emit(const char* type, const Json& data, std::string& sse) {
 }  // namespace
 
 MessagesAnswer::MessagesAnswer(const openai::Service& service, Options options)
-    : id_(openai::new_id("msg_")), model_(service.name), options_(std::move(options)) {}
+    : id_(openai::new_id("msg_")), model_(service.name), options_(std::move(options)) {
+  outcome_.prompt_tokens = options_.prompt_tokens;
+}
 
 MessagesAnswer::Kind MessagesAnswer::kind_of(const TextPiece& piece) const {
   if (!options_.functions.name_of(piece.recipient).empty()) return Kind::kCall;
@@ -51,7 +53,6 @@ void MessagesAnswer::begin(std::string& sse) {
   begun_ = true;
   Json message = message_json();
   message["content"] = Json::array();
-  message["usage"] = {{"input_tokens", options_.prompt_tokens}, {"output_tokens", 0}};
   emit("message_start", {{"message", message}}, sse);
 }
 
@@ -104,6 +105,8 @@ void MessagesAnswer::take(const TextPiece& piece, std::string* sse) {
 }
 
 void MessagesAnswer::add(const openai::AnswerEvent& event, std::string* sse) {
+  if (event.found && !ended_)
+    outcome_.cached_tokens = event.found->cached, outcome_.cache_write_tokens = event.found->kept;
   if (sse != nullptr && !begun_) begin(*sse);
   for (const TextPiece& piece : event.pieces) take(piece, sse);
   if (!event.end) return;

@@ -167,6 +167,25 @@ TEST(MessagesAnswer, StopReasons) {
   EXPECT_EQ(stopped["stop_sequence"], "END");
 }
 
+TEST(MessagesAnswer, AStreamsBeginningCountsThePromptAsItsEndDoes) {
+  std::vector<AnswerEvent> events = weather_call();
+  events.insert(events.begin(), AnswerEvent{.found = PromptProgress{.cached = 32, .kept = 32}});
+  events.back().end->prompt_tokens = static_cast<int>(prepared(ask(kHi)).requests.at(0).prompt.size());
+  const std::vector<Json> stream = stream_of("\"top_k\": 1", events);
+  Json begin = stream.front()["message"]["usage"], end = stream[stream.size() - 2]["usage"];
+  EXPECT_EQ(begin["cache_read_input_tokens"], 32);
+  EXPECT_EQ(begin["output_tokens"], 0);
+  begin.erase("output_tokens"), end.erase("output_tokens");
+  EXPECT_EQ(begin, end);
+}
+
+TEST(MessagesAnswer, APromptThatIsTooLongIsSaidInAnthropicsWords) {
+  const Json json = Json::parse(anthropic::error_json(openai::context_exceeded(700, 900, 512, "messages")));
+  EXPECT_EQ(json["error"]["type"], "invalid_request_error");
+  EXPECT_TRUE(json["error"]["message"].get<std::string>().starts_with(
+      "prompt is too long: 700 tokens > 511 maximum. This model's maximum context length is 512 tokens"));
+}
+
 TEST(MessagesAnswer, Errors) {
   const Json json = Json::parse(error_json({.http = 429, .message = "busy"}));
   EXPECT_FALSE(json["error"].contains("details"));

@@ -31,8 +31,8 @@ Status check_block(const Json& block) {
 
 Status unreadable(const std::string& type) {
   return invalid(
-      "a block of type '{}' is not supported: text, thinking, tool_use, tool_result and documents of text "
-      "are",
+      "a block of type '{}' is not supported: text, thinking, tool_use, tool_result, search_result and "
+      "documents of text are",
       type.substr(0, 40));
 }
 
@@ -166,6 +166,7 @@ class MessageReader {
     if (const std::string_view medium = text::medium_of(block);
         !medium.empty() && media_ == text::Media::kNoted)
       return add_text(text::omitted(medium));
+    if (type == "search_result" && !assistant) return add_text(openai::dump(block));
     if (type == "tool_result" && !assistant) return add_result(block);
     if (type == "thinking" && assistant) return add_thinking(string_or(block, "thinking", ""));
     if (type == "redacted_thinking" && assistant) return {};  // only who made it can read it

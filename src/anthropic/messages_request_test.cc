@@ -205,6 +205,17 @@ TEST(Messages, ImagesOfAHistoryBecomeNotes) {
                        "[image omitted"));
 }
 
+TEST(Messages, ASearchResultIsReadWhereverItStands) {
+  const std::string block =
+      R"({"type":"search_result","source":"a.b","title":"T","content":[{"type":"text","text":"Sea"}]})";
+  EXPECT_TRUE(contains(prompt_of(ask(R"([{"role": "user", "content": [)" + block + "]}]")),
+                       "<|start|>user<|message|>" + block + "<|end|>"));
+  const std::string call = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type":
+      "tool_use", "id": "c", "name": "f", "input": {}}]}, {"role": "user", "content": [{"type": "tool_result",
+      "tool_use_id": "c", "content": [)";
+  EXPECT_TRUE(contains(prompt_of(ask(call + block + "]}]}]")), "<|message|>" + block + "<|end|>"));
+}
+
 // Claude's servers run some tools by themselves; what they did is in the history of a client that moved here.
 TEST(Messages, WhatAServerDidBecomesCommentary) {
   const std::string answer =

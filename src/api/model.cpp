@@ -52,7 +52,8 @@ struct Active {
     for (const TextPiece& piece : pieces) callbacks.on_text(piece);
   }
   void tell_progress(int read) const {
-    callbacks.on_prompt({.tokens = request->prompt_tokens, .cached = request->reused, .read = read});
+    callbacks.on_prompt(
+        {.tokens = request->prompt_tokens, .cached = request->reused, .read = read, .kept = request->kept});
   }
   void tell_prompt_token(TokenLogprobs logprobs) {
     callbacks.on_prompt_token(

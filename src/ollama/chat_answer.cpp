@@ -83,24 +83,33 @@ const char* ChatAnswer::done_reason() const {
   return outcome_.finish == FinishReason::kLength ? "length" : "stop";
 }
 
+// The first token comes from the step that reads the prompt's end. It counts as long as the others on
+// average, and at least as a token of the prompt.
+ChatAnswer::Clock::duration ChatAnswer::eval_time() const {
+  const Clock::duration read = first_ - begun_, others = end_ - first_;
+  const int computed = std::max(1, outcome_.prompt_tokens - outcome_.cached_tokens);
+  const int more = std::max(1, outcome_.generated_tokens - 1);
+  return others + std::min(read, std::max(read / computed, others / more));
+}
+
 void ChatAnswer::add_end(Json& json) const {
   json["done_reason"] = done_reason();
   if (loaded_) return;
   json["total_duration"] = nanoseconds(end_ - begun_);
   json["load_duration"] = 0;
   json["prompt_eval_count"] = outcome_.prompt_tokens;
-  json["prompt_eval_duration"] = nanoseconds(first_ - begun_);
+  json["prompt_eval_duration"] = nanoseconds(end_ - begun_ - eval_time());
   json["eval_count"] = outcome_.generated_tokens;
-  json["eval_duration"] = nanoseconds(end_ - first_);
+  json["eval_duration"] = nanoseconds(eval_time());
 }
 
 void ChatAnswer::add(const openai::AnswerEvent& event, std::string* lines) {
-  if (event.token && first_ == Clock::time_point()) first_ = Clock::now();
+  if (event.token && first_ == Clock::time_point()) first_ = event.time;
   Part part = take(event);
   if (event.end) {
     outcome_ = *event.end;
     ended_ = true;
-    end_ = Clock::now();
+    end_ = event.time;
     if (first_ == Clock::time_point()) first_ = end_;
   }
   const bool shows = !part.content.empty() || !part.thinking.empty() || !part.calls.empty();

@@ -55,6 +55,7 @@ class ChatAnswer : public openai::Answer {
   // first_call: of the part's calls, the index of the first one in the answer.
   openai::Json line(const Part& part, bool done, size_t first_call = 0) const;
   void add_end(openai::Json& json) const;
+  std::chrono::steady_clock::duration eval_time() const;
   const char* done_reason() const;
 
   std::string name_;

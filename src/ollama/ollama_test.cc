@@ -229,6 +229,33 @@ TEST(OllamaAnswer, ALineForEachToken) {
   EXPECT_GT(ns("eval_duration"), 0);
 }
 
+// The durations in milliseconds of an answer whose tokens were made then, after a prompt of 100 tokens: of
+// the prompt, of the answer.
+std::pair<int64_t, int64_t> durations_of(const std::vector<std::chrono::milliseconds>& made_after) {
+  const openai::PreparedRequest made = prepared(prepare_chat, kHi);
+  const auto begun = std::chrono::steady_clock::now();
+  for (const auto after : made_after)
+    made.answer->add({.token = SampledToken{.token = 5}, .time = begun + after}, nullptr);
+  made.answer->add({.end = Outcome{.finish = FinishReason::kStop,
+                                   .prompt_tokens = 200,
+                                   .generated_tokens = static_cast<int>(made_after.size()),
+                                   .cached_tokens = 100},
+                    .time = begun + made_after.back()},
+                   nullptr);
+  const Json json = Json::parse(made.answer->whole());
+  const auto ms = [&](const char* name) { return (json[name].get<int64_t>() + 500'000) / 1'000'000; };
+  EXPECT_LE(json["prompt_eval_duration"].get<int64_t>() + json["eval_duration"].get<int64_t>(),
+            json["total_duration"].get<int64_t>());
+  return {ms("prompt_eval_duration"), ms("eval_duration")};
+}
+
+TEST(OllamaAnswer, TheFirstTokenTakesTimeToo) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(durations_of({milliseconds(20'000)}), std::pair(int64_t{19'800}, int64_t{200}));
+  EXPECT_EQ(durations_of({milliseconds(20'000), milliseconds(21'000), milliseconds(22'000)}),
+            std::pair(int64_t{19'000}, int64_t{3'000}));
+}
+
 TEST(OllamaAnswer, NoCharacterOfAnAnswerCutsALine) {
   const openai::PreparedRequest made = prepared(prepare_chat, kHi);
   std::string text;

@@ -2,6 +2,7 @@
 // tokens become an Answer, either one JSON document or server-sent events. No sockets or threads here.
 #pragma once
 
+#include <chrono>
 #include <ctime>
 #include <memory>
 #include <optional>
@@ -38,8 +39,10 @@ struct AnswerEvent {
   std::optional<SampledToken> token;
   std::vector<SampledToken> prompt;  // its next tokens, with SamplingParams::prompt_logprobs
   std::vector<TextPiece> pieces;
-  std::optional<ReadPrompt> read;  // with PreparedRequest::progress
+  std::optional<ReadPrompt> read;       // with PreparedRequest::progress
+  std::optional<PromptProgress> found;  // the prompt's counts, in a generation's first event
   std::optional<Outcome> end;
+  std::chrono::steady_clock::time_point time = std::chrono::steady_clock::now();  // it was made then
 };
 
 // Token counts of a request.

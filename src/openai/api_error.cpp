@@ -51,7 +51,9 @@ ApiError context_exceeded(size_t prompt_tokens, size_t counted, int context, con
               "with a larger --ctx.",
               context, param, tokens, param),
           .param = param,
-          .code = "context_length_exceeded"};
+          .code = "context_length_exceeded",
+          .prompt_tokens = prompt_tokens,
+          .most_tokens = static_cast<size_t>(context) - 1};
 }
 
 ApiError internal_error(const std::string& message) {

@@ -11,7 +11,7 @@ namespace moesaic {
 enum class StatusCode {
   kOk,
   kInvalidArgument,
-  kUsage,  // a command line that asks for what cannot be
+  kUsage,  // options that ask for what cannot be
   kNotFound,
   kOutOfMemory,
   kUnsupported,

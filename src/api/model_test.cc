@@ -279,7 +279,7 @@ TEST_F(ModelTest, TheCacheIsAsLargeAsAsked) {
   EXPECT_EQ(pages({.threads = 1, .context = 256, .max_batch = 4}), 32);
   EXPECT_EQ(pages({.threads = 1, .context = 256, .max_batch = 4, .kv_tokens = 320}), 10);
   const auto small = Model::open(path(), {.threads = 1, .context = 256, .kv_tokens = 255});
-  EXPECT_EQ(small.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(small.status().code(), StatusCode::kUsage);
 }
 
 TEST_F(ModelTest, ACallbackMaySubmit) {

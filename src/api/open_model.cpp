@@ -31,6 +31,16 @@ Status named(const char* option, const Status& status) {
                      : Status(status.code(), fmt::format("options.{}: {}", option, status.message()));
 }
 
+// Tells an option that cannot be from a file that cannot.
+Status of_option(const Status& status) {
+  return status.code() == StatusCode::kInvalidArgument ? Status(StatusCode::kUsage, status.message())
+                                                       : status;
+}
+template <typename T>
+Result<T> of_option(Result<T> result) {
+  return result.ok() ? std::move(result) : Result<T>(of_option(result.status()));
+}
+
 Status check(const OpenOptions& o) {
   if (o.threads < 0 || o.threads > kMostThreads)
     return invalid("options.threads: {} threads; expected 0 to {}", o.threads, kMostThreads);
@@ -215,22 +225,24 @@ class ByteProgress {
 };
 
 Result<Model> open_model(const std::string& path, const OpenOptions& o) {
-  RETURN_IF_ERROR(check(o));
-  ASSIGN_OR_RETURN(const KvStoreOptions kept, kv_store_options(o.kv_host, o.kv_disk));
+  RETURN_IF_ERROR(of_option(check(o)));
+  ASSIGN_OR_RETURN(const KvStoreOptions kept, of_option(kv_store_options(o.kv_host, o.kv_disk)));
   ASSIGN_OR_RETURN(KvTiers tiers, KvTiers::open(kept));
-  ASSIGN_OR_RETURN(const BackendOptions device, backend_options(o));
+  ASSIGN_OR_RETURN(const BackendOptions device, of_option(backend_options(o)));
+  for (const std::string& adapter : o.lora)
+    RETURN_IF_ERROR(of_option(named("lora", lora_choice(adapter).status())));
   DeviceChoice choice{o.device, device};
   std::unique_ptr<Backend> backend;
   if (o.tp > 0) {
-    ASSIGN_OR_RETURN(backend, create_backend(choice.device, choice.options));
+    ASSIGN_OR_RETURN(backend, of_option(create_backend(choice.device, choice.options)));
   }
   ASSIGN_OR_RETURN(const std::string folder, model_path(path));
   ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(folder));
   RETURN_IF_ERROR(named("lora", apply_lora(o.lora, checkpoint.config, checkpoint.weights)));
-  RETURN_IF_ERROR(check_sizes(o, checkpoint.config));
+  RETURN_IF_ERROR(of_option(check_sizes(o, checkpoint.config)));
   if (backend == nullptr) {
-    RETURN_IF_ERROR(settle_ranks(checkpoint, o.context, one_rank_reason(o.speculative), choice));
-    ASSIGN_OR_RETURN(backend, create_backend(choice.device, choice.options));
+    RETURN_IF_ERROR(of_option(settle_ranks(checkpoint, o.context, one_rank_reason(o.speculative), choice)));
+    ASSIGN_OR_RETURN(backend, of_option(create_backend(choice.device, choice.options)));
   }
   auto tokenizer = tokenizer_for(checkpoint, o.tokenizer);
   RETURN_IF_ERROR(o.tokenizer.empty() ? tokenizer.status() : named("tokenizer", tokenizer.status()));

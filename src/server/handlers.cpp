@@ -167,7 +167,7 @@ openai::Refusal unavailable(const App& app) {
       return not_now(fmt::format("the model is being loaded ({}%)", app.engine.loaded_percent()),
                      "model_loading", 5);
     case EngineThread::State::kFailed:
-      return not_now("the engine has failed: " + app.engine.failure(), "engine_failed", 0);
+      return not_now("the engine has failed: " + app.engine.failure().message(), "engine_failed", 0);
     default:
       break;
   }

@@ -251,7 +251,7 @@ void Server::Impl::engine_changed() {
   asio::post(control, [this] {
     if (app.engine.state() == EngineThread::State::kReady)
       return app.log.event("ready", app.options.model_name);
-    app.log.event("failed", app.engine.failure());
+    app.log.event("failed", app.engine.failure().message());
     begin_drain();
   });
 }
@@ -306,8 +306,9 @@ Status Server::run(bool signals) {
   s.app.workers.stop();
   RETURN_IF_ERROR(started);
   if (!s.app.engine.stop_within(kCancelTime)) return {StatusCode::kCancelled, "the model is being loaded"};
-  const bool failed = s.app.engine.state() == EngineThread::State::kFailed;
-  return failed ? Status(StatusCode::kInternal, s.app.engine.failure()) : Status();
+  if (s.app.engine.state() != EngineThread::State::kFailed) return {};
+  const Status failure = s.app.engine.failure();
+  return failure.ok() ? Status(StatusCode::kInternal, "out of memory") : failure;
 }
 
 void Server::wait_until_loaded() const { impl_->app.engine.wait_until_loaded(); }

@@ -66,10 +66,10 @@ class Http(unittest.TestCase):
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n{extra}\r\n"
         return head.encode() + data
 
-    def stream(self):
+    def stream(self, behind=b""):
         """A connection on which an endless answer has begun."""
         s = self.connect()
-        s.sendall(self.request(self.endless))
+        s.sendall(self.request(self.endless) + behind)
         self.assertIn(b"200 OK", s.recv(65536))
         return s
 
@@ -232,6 +232,7 @@ class Http(unittest.TestCase):
         with self.connect() as s:  # between requests there is more time
             s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             self.assertIn(b" 200 ", s.recv(65536))
+            s.sendall(b"\r\n")  # begins no request
             time.sleep(1.5)
             s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             self.assertIn(b" 200 ", s.recv(65536))
@@ -263,12 +264,14 @@ class Http(unittest.TestCase):
                     s.sendall(chunk)
 
     def test_half_closed(self):
-        gone = self.gone()
-        with self.stream() as s:
-            s.shutdown(socket.SHUT_WR)
-            answer = b"".join(iter(lambda: s.recv(65536), b""))
-        self.assertNotIn(b"[DONE]", answer)
-        self.until_gone(gone + 1)
+        for behind in (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+            gone = self.gone()
+            with self.stream(behind) as s:
+                s.shutdown(socket.SHUT_WR)
+                answer = b"".join(iter(lambda: s.recv(65536), b""))
+            self.assertNotIn(b"[DONE]", answer)
+            self.assertNotIn(b"HTTP/1.1", answer)
+            self.until_gone(gone + 1)
 
     def test_reset(self):
         gone = self.gone()

@@ -77,14 +77,22 @@ asio::awaitable<bool> Connection::read_more(size_t bytes) {
   co_return !error && !timed_->timed_out();
 }
 
+// Empty lines before a request are no part of it (RFC 9112, section 2.2).
+bool Connection::has_begun() {
+  while (received().starts_with("\r\n")) buffer_.consume(2);
+  return !received().empty() && received() != "\r";
+}
+
 // Between requests a connection may be idle for long; the first one, and a header from its first byte on,
 // have their own limit.
-asio::awaitable<bool> Connection::fill_buffer() {
+asio::awaitable<bool> Connection::await_request() {
   if (buffer_.capacity() > 2 * kFirstRead) buffer_.shrink_to_fit();
-  if (buffer_.size() > 0) co_return true;
+  if (has_begun()) co_return true;
   const Limits& limits = app_.options.limits;
   timed_->expires_after(std::exchange(first_, false) ? limits.header_time : limits.idle_time);
-  co_return co_await read_more(kFirstRead);
+  bool some = true;
+  while (some && !has_begun()) some = co_await read_more(kFirstRead);
+  co_return some;
 }
 
 void Connection::begin_request() {
@@ -102,20 +110,16 @@ void Connection::begin_request() {
 asio::awaitable<bool> Connection::read_head() {
   keep_alive_ = false;
   record_ = {};
-  const bool some = co_await fill_buffer();
-  if (!some) co_return false;
+  const bool begun = co_await await_request();
+  if (!begun) co_return false;
   begin_request();
   timed_->expires_after(app_.options.limits.header_time);
   co_return co_await receive_head();
 }
 
-// An empty line may stand before a request (RFC 9112, section 2.2).
 asio::awaitable<bool> Connection::receive_head() {
   HeadScan scan;
-  bool begun = false;
   for (bool more = true; more; more = co_await read_more(kFirstRead)) {
-    if (!begun && buffer_.size() < 2) continue;
-    if (!std::exchange(begun, true) && received().starts_with("\r\n")) buffer_.consume(2);
     const HeadScan::Found found = scan.scan(received());
     if (scan.size() <= app_.options.limits.header_bytes && found == HeadScan::Found::kNothing) continue;
     head_only_ = received().starts_with("HEAD ");
@@ -249,7 +253,10 @@ asio::awaitable<void> Connection::answer() {
     co_return;
   }
   timed_->expires_never();
-  timed_->watch([this] { abandon(); });
+  timed_->watch([this] {
+    keep_alive_ = false;  // an answer to the next request would be taken for this one's
+    abandon();
+  });
   co_await route(*this, app_);
   timed_->forget();
 }

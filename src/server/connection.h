@@ -77,7 +77,8 @@ class Connection : public HttpExchange {
  private:
   using Response = http::response<http::empty_body>;
 
-  asio::awaitable<bool> fill_buffer();
+  asio::awaitable<bool> await_request();
+  bool has_begun();
   asio::awaitable<bool> read_more(size_t bytes);
   asio::awaitable<bool> receive_head();
   asio::awaitable<bool> receive_body();

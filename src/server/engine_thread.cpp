@@ -32,6 +32,12 @@ void EngineThread::ask_to_stop() {
 void EngineThread::stop() {
   ask_to_stop();
   if (thread_.joinable()) thread_.join();
+  live_.insert(inbox_.begin(), inbox_.end());
+  inbox_.clear();
+  // Their executors may go before the model, which has callbacks that hold the tickets.
+  for (const TicketPtr& ticket : live_) ticket->submission->queue = nullptr;
+  live_.clear();
+  touched_.clear();
 }
 
 bool EngineThread::stop_within(std::chrono::milliseconds time) {
@@ -43,7 +49,7 @@ bool EngineThread::stop_within(std::chrono::milliseconds time) {
   return !loads;
 }
 
-std::string EngineThread::failure() const {
+Status EngineThread::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
 }
@@ -173,7 +179,7 @@ void EngineThread::run() noexcept {
 void EngineThread::fail(const Status& status) {
   {
     const std::lock_guard lock(mutex_);
-    failure_ = status.message();
+    failure_ = status;
     stopping_ = true;
     live_.insert(inbox_.begin(), inbox_.end());
     inbox_.clear();
@@ -203,8 +209,7 @@ void EngineThread::admit(const TicketPtr& ticket) {
       touch(ticket);
     };
   callbacks.on_begin = [this, ticket] { on_begin(ticket); };
-  if (ticket->submission->queue->wants_progress())
-    callbacks.on_prompt = [this, ticket](const PromptProgress& progress) { on_prompt(ticket, progress); };
+  callbacks.on_prompt = [this, ticket](const PromptProgress& progress) { on_prompt(ticket, progress); };
   const Status status =
       model_->submit(std::move(ticket->request), std::move(callbacks), ticket->submission->stop.token());
   if (!status.ok()) on_end(ticket, {.finish = FinishReason::kError, .error = status});
@@ -229,6 +234,8 @@ void EngineThread::on_begin(const TicketPtr& ticket) {
 
 void EngineThread::on_prompt(const TicketPtr& ticket, const PromptProgress& progress) {
   constexpr double kMilliseconds = 1e3;
+  ticket->event().found = progress;
+  if (!ticket->submission->queue->wants_progress()) return;  // it goes with the first token
   ticket->event().read =
       openai::ReadPrompt{.progress = progress, .milliseconds = kMilliseconds * seconds_since(ticket->begun)};
   touch(ticket);

@@ -44,14 +44,14 @@ class EngineThread {
   // Loading ends at the next report of its progress, in State::kCancelled. Nothing once the model is loaded.
   void cancel_loading() { loading_cancelled_ = true; }
   int loaded_percent() const { return loaded_percent_; }
-  // Joins after the step in flight; what is left gets no more events.
+  // Joins after the step in flight; what is left gets no more events, and its queues are let go.
   void stop();
   // The same, but a model that is being loaded is waited for no longer than that. False: it still is, and the
   // thread runs on.
   bool stop_within(std::chrono::milliseconds time);
 
   State state() const { return state_.load(std::memory_order_acquire); }
-  std::string failure() const;  // with kFailed
+  Status failure() const;  // with kFailed
   // Blocks while the model is loading.
   void wait_until_loaded() const { state_.wait(State::kLoading, std::memory_order_acquire); }
   // For its thread-safe methods; null before kReady. It stays when the engine fails, which may happen while
@@ -128,7 +128,7 @@ class EngineThread {
   bool stopping_ = false;
   bool load_ended_ = false;  // well or not
   std::condition_variable open_ended_;
-  std::string failure_;
+  Status failure_;
   std::thread thread_;
 };
 

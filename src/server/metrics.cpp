@@ -133,15 +133,15 @@ void Metrics::write_store(const KvStoreStats& s, std::string& text) const {
   };
   by_tier("moesaic:kv_store_bytes", "gauge", "Bytes of blocks that are kept beyond their pages.",
           s.host.bytes, s.disk.bytes);
-  by_tier("moesaic:kv_store_read_bytes_total", "counter", "Of these, bytes that came back.",
+  by_tier("moesaic:kv_store_read_bytes_total", "counter", "Bytes of these that came back for a prompt.",
           s.host.read_bytes, s.disk.read_bytes);
   by_tier("moesaic:kv_store_written_bytes_total", "counter", "Bytes that were kept.", s.host.written_bytes,
           s.disk.written_bytes);
   by_tier("moesaic:kv_store_dropped_total", "counter", "Parts of blocks that were not kept.", s.host.dropped,
           s.disk.dropped);
   counter("moesaic:kv_store_damaged_total", "Files that were not what was written.", s.disk.damaged);
-  counter("moesaic:kv_store_fetched_tokens_total", "Prompt tokens that came back and were not computed.",
-          s.fetched_tokens);
+  counter("moesaic:kv_store_fetched_tokens_total",
+          "Prompt tokens that were not computed because blocks came back.", s.fetched_tokens);
   counter("moesaic:kv_store_abandoned_total", "Prompts that were computed because too little came back.",
           s.abandoned);
 }
@@ -201,7 +201,8 @@ std::string Metrics::text(const Gauges& g) const {
     text += fmt::format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", labels_, kReasons[i],
                         finished[i].load());
   one("moesaic:connections", "gauge", "Open connections.", connections.load());
-  one("moesaic:request_body_bytes", "gauge", "Bytes of requests' bodies in memory.", body_bytes.load());
+  one("moesaic:request_body_bytes", "gauge",
+      "Bytes of requests in memory: their bodies, and what answers keep of them.", body_bytes.load());
   one("moesaic:refused_busy_total", "counter", "Requests refused because the queue was full.",
       refused_busy.load());
   one("moesaic:harmony_recoveries_total", "counter", "Places where an answer left the harmony format.",

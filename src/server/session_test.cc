@@ -154,12 +154,17 @@ TEST_F(SessionTest, LinesAreWhatTheRfcSays) {
                                      "GET /he alth HTTP/1.1\r\n" + kHost + "\r\n",
                                      "GET /health HTTP/1.1x\r\n" + kHost + "\r\n",
                                      "G@T /health HTTP/1.1\r\n" + kHost + "\r\n",
-                                     "\r\n\r\n" + kNext,
                                      std::string("\x16\x03\x01\x02\x00\x01", 6)})
     expect(request, "400 ");
   for (const char* version : {"HTTP/2.0", "HTTP/1.2", "HTTP/0.9", "HTTP/9.9"})
     expect(fmt::format("GET /health {}\r\n{}\r\n{}", version, kHost, kNext), "505 ");
   expect("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "505 ");
+}
+
+TEST_F(SessionTest, EmptyLinesBeginNoRequest) {
+  expect("\r\n\r\n" + kNext + "\r\n\r\n\r\n" + kNext + "\r\n", "200 200 ");
+  expect("\r\n\n" + kNext, "400 ");
+  expect("\r\rG", "400 ");
 }
 
 TEST_F(SessionTest, Targets) {

@@ -39,6 +39,18 @@ class StuckBackend final : public IdleBackend {
   static inline std::binary_semaphore in_step{0};
 };
 
+// Each step of its ends when it may.
+class SlowBackend final : public IdleBackend {
+ public:
+  Status end_step() override {
+    in_step.release();
+    may_end.acquire();
+    return {};
+  }
+  static inline std::binary_semaphore in_step{0}, may_end{0};
+};
+
+template <typename Device = StuckBackend>
 Result<Model> stuck_model() {
   Tokenizer tokenizer = Tokenizer::from_hf_json(MOESAIC_SOURCE_DIR "/models/tiny/tokenizer.json").value();
   const ModelConfig config{.name = "stuck",
@@ -47,7 +59,7 @@ Result<Model> stuck_model() {
                            .window = 128,
                            .sliding = {false},
                            .max_context = 512};
-  auto backend = std::make_unique<StuckBackend>();
+  auto backend = std::make_unique<Device>();
   Engine engine = Engine::create(*backend, config, {.context = 512}).value();
   return make_model({.config = config,
                      .backend = std::move(backend),
@@ -163,6 +175,29 @@ TEST_F(ShutdownTest, AnEngineThatIsIdleEndsWithItsOwner) {
         std::_Exit(0);
       },
       testing::ExitedWithCode(0), "");
+}
+
+// Requests that the model has, and those that it has not seen: their queues belong to connections.
+TEST_F(ShutdownTest, AnEngineThatStoppedHoldsNoQueues) {
+  Metrics metrics("slow");
+  EngineThread engine([](const EngineThread::Progress&) { return stuck_model<SlowBackend>(); }, 4, metrics);
+  engine.start([] {});
+  engine.wait_until_loaded();
+  asio::io_context io;
+  std::vector<std::weak_ptr<EventQueue>> queues;
+  const auto submit = [&] {
+    const auto queue = std::make_shared<EventQueue>(io.get_executor(), false);
+    queues.push_back(queue);
+    EXPECT_TRUE(engine.submit({{.prompt = {1, 2}, .chat = false}}, queue, {}, Clock::now()));
+  };
+  submit();
+  SlowBackend::in_step.acquire();
+  submit();
+  std::thread stop([&] { engine.stop(); });
+  wait_until_others_sleep();
+  SlowBackend::may_end.release();
+  stop.join();
+  for (const auto& queue : queues) EXPECT_TRUE(queue.expired());
 }
 
 // By the server, or by the signal itself where nobody waits for it any more.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,11 +38,11 @@ consteval std::array<KnownField, n> ignored(std::string_view names) {
   std::array<KnownField, n> fields;
   for (KnownField& field : fields) {
     const size_t end = std::min(names.find(' '), names.size());
-    if (end == 0) throw "a name is missing";
+    if (end == 0) std::abort();  // a name is missing
     field = {names.substr(0, end), Treatment::kIgnored};
     names.remove_prefix(std::min(end + 1, names.size()));
   }
-  if (!names.empty()) throw "there are more names";
+  if (!names.empty()) std::abort();  // there are more names
   return fields;
 }
 

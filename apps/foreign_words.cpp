@@ -124,17 +124,19 @@ std::string instead_of_option(const CLI::App& app, const CLI::App& command, std:
 }
 
 // Puts our word in the place of words[at]; that of a model of the hub takes the word behind it along.
-void rename_word(const CLI::App& command, std::vector<std::string>& words, size_t at) {
+Status rename_word(const CLI::App& command, std::vector<std::string>& words, size_t at) {
   constexpr std::string_view kHub[] = {"-hf", "-hfr", "--hf-repo"};
   if (words[at] == "-ncmoe") words[at] = "--n-cpu-moe";
   if (words[at] == "-cmoe") words[at] = "--cpu-moe";
   const size_t end = words[at].find('=');
-  if (!is_one_of(kHub, words[at].substr(0, end))) return;
+  const std::string option = words[at].substr(0, end);
   const bool pull = command.get_name() == "pull", behind = end == std::string::npos;
-  if ((!pull && command.get_option_no_throw("-m") == nullptr) || (behind && at + 1 == words.size())) return;
-  if (behind) words[at] += "=" + words[at + 1], words.erase(words.begin() + static_cast<ptrdiff_t>(at) + 1);
-  const std::string name = words[at].substr(words[at].find('=') + 1);
+  if (!is_one_of(kHub, option) || (!pull && command.get_option_no_throw("-m") == nullptr)) return {};
+  const std::string name = !behind ? words[at].substr(end + 1) : at + 1 < words.size() ? words[at + 1] : "";
+  if (name.empty()) return error(StatusCode::kUsage, "{}: the model's name is missing", option);
+  if (behind) words.erase(words.begin() + static_cast<ptrdiff_t>(at) + 1);
   words[at] = pull ? name : "--model=hf:" + name;
+  return {};
 }
 
 }  // namespace
@@ -151,7 +153,7 @@ Result<std::vector<std::string>> in_our_words(const CLI::App& app, std::vector<s
   const CLI::App& command = *commands.front();
   for (size_t i = 2; i < words.size() && words[i] != "--"; ++i) {
     if (!words[i].starts_with('-')) continue;
-    rename_word(command, words, i);
+    RETURN_IF_ERROR(rename_word(command, words, i));
     if (const CLI::Option* const own = command.get_option_no_throw(words[i])) {
       i += static_cast<size_t>(own->get_items_expected_min());
       continue;

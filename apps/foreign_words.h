@@ -13,7 +13,7 @@ namespace moesaic::app {
 // A command line in our words: `help COMMAND` as --help, -hf NAME and --hf-repo NAME as -m hf:NAME (of pull,
 // as the name), -ncmoe and -cmoe as --n-cpu-moe and --cpu-moe. CLI11 knows no short options of several
 // letters: it would take them apart. Fails at an option of another program, by a line that says what to use;
-// values of options and words behind "--" are not looked at.
+// values that options must have and words behind "--" are not looked at.
 Result<std::vector<std::string>> in_our_words(const CLI::App& app, std::vector<std::string> words);
 
 // Our words for another program's command, and for a word that it has in a conversation; empty: it is none of

@@ -54,7 +54,7 @@ class Load {
   asio::awaitable<void> closed_loop();
   asio::awaitable<void> open_loop();
   asio::awaitable<void> one(int index);
-  asio::awaitable<void> ask(Stream& stream, Timeline& timeline);
+  asio::awaitable<void> ask(Stream& stream, Timeline& timeline, std::string body);
   bool more() const;
   asio::awaitable<void> read_events(Stream& stream, Timeline& timeline) const;
   std::string body_of(int prompt) const;
@@ -124,7 +124,7 @@ asio::awaitable<void> Load::read_events(Stream& stream, Timeline& timeline) cons
   timeline.ok = true;
 }
 
-asio::awaitable<void> Load::ask(Stream& stream, Timeline& timeline) {
+asio::awaitable<void> Load::ask(Stream& stream, Timeline& timeline, std::string body) {
   stream.expires_after(patience());
   co_await stream.async_connect(endpoints_, use_awaitable);
   stream.socket().set_option(tcp::no_delay(true));
@@ -133,7 +133,7 @@ asio::awaitable<void> Load::ask(Stream& stream, Timeline& timeline) {
   request.set(http::field::content_type, "application/json");
   request.set(http::field::connection, "close");
   if (!o_.key.empty()) request.set(http::field::authorization, "Bearer " + o_.key);
-  request.body() = body_of(timeline.prompt);
+  request.body() = std::move(body);
   request.prepare_payload();
   co_await http::async_write(stream, request, use_awaitable);
   stream.expires_after(patience());
@@ -143,10 +143,11 @@ asio::awaitable<void> Load::ask(Stream& stream, Timeline& timeline) {
 asio::awaitable<void> Load::one(int index) {
   Timeline& timeline = result_.requests[index];
   timeline.prompt = index % o_.prompts;
-  timeline.start = now();
   Stream stream(io_);
   try {
-    co_await ask(stream, timeline);
+    std::string body = body_of(timeline.prompt);  // before the time that counts
+    timeline.start = now();
+    co_await ask(stream, timeline, std::move(body));
   } catch (const boost::system::system_error& e) {
     timeline.error = words_of(e.code());
   } catch (const std::exception& e) {

@@ -300,6 +300,7 @@ Status Session::load(const std::string& path) {
   loaded.current_date = conversation_.current_date;
   RETURN_IF_ERROR(model_.chat_prompt(loaded).status());
   conversation_ = std::move(loaded);
+  tries_ = 0;
   return {};
 }
 

@@ -85,10 +85,11 @@ std::vector<TextPiece> AnswerStream::push(int32_t token, bool ends) {
   return pieces;
 }
 
-void AnswerStream::finish() {
-  Pieces none;
-  if (!chat_) return;
-  for (const HarmonyEvent& e : parser_.finish()) add(e, none);
+std::vector<TextPiece> AnswerStream::finish() {
+  Pieces pieces;
+  if (!chat_) return pieces;
+  for (const HarmonyEvent& e : parser_.finish()) add(e, pieces);
+  return pieces;
 }
 
 }  // namespace moesaic

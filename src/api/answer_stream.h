@@ -36,8 +36,8 @@ class AnswerStream {
   // ends: a stop token, which is no text unless the rules say so. A piece is empty only for a tool call
   // without text.
   std::vector<TextPiece> push(int32_t token, bool ends);
-  // The output has ended.
-  void finish();
+  // The output has ended; the text that waited.
+  std::vector<TextPiece> finish();
   // A stop string is complete.
   bool stopped() const { return stop_.stopped(); }
   const std::string& stop_string() const { return stop_.found(); }

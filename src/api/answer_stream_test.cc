@@ -28,7 +28,7 @@ std::vector<std::string> read(AnswerStream stream, const std::vector<int32_t>& t
     take(stream.push(t, t == kEnd));
     if (stream.stopped()) break;
   }
-  stream.finish();
+  take(stream.finish());
   return out;
 }
 
@@ -86,14 +86,15 @@ struct Read {
 
 Read read_cut(AnswerStream stream, const std::vector<int32_t>& tokens, size_t count) {
   Read out;
-  for (size_t i = 0; i < count && !stream.stopped(); ++i) {
-    for (const TextPiece& p : stream.push(tokens[i], tokens[i] == kEnd)) {
+  const auto take = [&out](const std::vector<TextPiece>& pieces) {
+    for (const TextPiece& p : pieces) {
       if (p.recipient.empty()) out.texts[p.channel] += p.text;
       if (!p.recipient.empty() && p.begins) out.calls.emplace_back(p.recipient, "");
       if (!p.recipient.empty()) out.calls.back().second += p.text;
     }
-  }
-  stream.finish();
+  };
+  for (size_t i = 0; i < count && !stream.stopped(); ++i) take(stream.push(tokens[i], tokens[i] == kEnd));
+  take(stream.finish());
   out.messages = stream.messages();
   return out;
 }
@@ -194,6 +195,8 @@ TEST(AnswerStream, StopTokensOfTheCallerAreNoTextAndCompleteNoCall) {
   stream.finish();
   ASSERT_EQ(stream.messages().size(), 1u);
   EXPECT_EQ(stream.messages()[0].channel, "analysis");
+  const std::vector<int32_t> name = tokenizer.encode("<|channel|>final<|message|>final", true);
+  EXPECT_EQ(read({tokenizer, true, {}}, name), (std::vector<std::string>{"final>:final"}));
 }
 
 TEST(AnswerStream, WhatIsHeldBackComesBeforeTheNextMessage) {

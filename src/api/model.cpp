@@ -84,7 +84,7 @@ struct Active {
     return ends_early() ? FinishReason::kStop : request->finish;
   }
   void end() {
-    stream.finish();
+    show(stream.finish());
     callbacks.on_end({.finish = reason(),
                       .error = failure.ok() ? request->error : failure,
                       .prompt_tokens = request->prompt_tokens,

@@ -151,7 +151,7 @@ class CacheFiles : public FolderTest {
  protected:
   const RemoteFile file_{"sub/x.json", 6, "ce013625030ba8dba906f756967f9e9ca394464a"};  // "hello\n"
   const std::string commit_ = std::string(40, 'c');
-  const Watch watch_;
+  const Watch watch_ = {};
 };
 
 TEST_F(CacheFiles, GrowAndGetTheirNames) {

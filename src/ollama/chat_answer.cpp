@@ -83,10 +83,13 @@ const char* ChatAnswer::done_reason() const {
   return outcome_.finish == FinishReason::kLength ? "length" : "stop";
 }
 
+// Without the time in the queue.
+ChatAnswer::Clock::duration ChatAnswer::read_time() const { return first_ - std::max(left_queue_, begun_); }
+
 // The first token comes from the step that reads the prompt's end. It counts as long as the others on
 // average, and at least as a token of the prompt.
 ChatAnswer::Clock::duration ChatAnswer::eval_time() const {
-  const Clock::duration read = first_ - begun_, others = end_ - first_;
+  const Clock::duration read = read_time(), others = end_ - first_;
   const int computed = std::max(1, outcome_.prompt_tokens - outcome_.cached_tokens);
   const int more = std::max(1, outcome_.generated_tokens - 1);
   return others + std::min(read, std::max(read / computed, others / more));
@@ -98,12 +101,13 @@ void ChatAnswer::add_end(Json& json) const {
   json["total_duration"] = nanoseconds(end_ - begun_);
   json["load_duration"] = 0;
   json["prompt_eval_count"] = outcome_.prompt_tokens;
-  json["prompt_eval_duration"] = nanoseconds(end_ - begun_ - eval_time());
+  json["prompt_eval_duration"] = nanoseconds(read_time() + (end_ - first_) - eval_time());
   json["eval_count"] = outcome_.generated_tokens;
   json["eval_duration"] = nanoseconds(eval_time());
 }
 
 void ChatAnswer::add(const openai::AnswerEvent& event, std::string* lines) {
+  left_queue_ = std::max(left_queue_, event.begun);
   if (event.token && first_ == Clock::time_point()) first_ = event.time;
   Part part = take(event);
   if (event.end) {

@@ -55,6 +55,7 @@ class ChatAnswer : public openai::Answer {
   // first_call: of the part's calls, the index of the first one in the answer.
   openai::Json line(const Part& part, bool done, size_t first_call = 0) const;
   void add_end(openai::Json& json) const;
+  std::chrono::steady_clock::duration read_time() const;
   std::chrono::steady_clock::duration eval_time() const;
   const char* done_reason() const;
 
@@ -69,7 +70,7 @@ class ChatAnswer : public openai::Answer {
   size_t calls_told_ = 0;  // by the lines of a stream
   bool ended_ = false, loaded_ = false;
   int reasoning_tokens_ = 0;
-  Clock::time_point begun_ = Clock::now(), first_, end_;
+  Clock::time_point begun_ = Clock::now(), left_queue_, first_, end_;
   Outcome outcome_;
 };
 

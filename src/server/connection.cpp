@@ -253,12 +253,11 @@ asio::awaitable<void> Connection::answer() {
     co_return;
   }
   timed_->expires_never();
-  timed_->watch([this] {
-    keep_alive_ = false;  // an answer to the next request would be taken for this one's
-    abandon();
-  });
+  timed_->watch([this] { abandon(); });
+  answered_ = false;
   co_await route(*this, app_);
   timed_->forget();
+  keep_alive_ = keep_alive_ && answered_;  // the next answer would be taken for this request's
 }
 
 void Connection::set_common(Response& response) const {
@@ -288,7 +287,7 @@ asio::awaitable<void> Connection::send(HttpAnswer answer) {
   record_.status = answer.status;
   const std::string head = text_of(response);
   if (head_only_) answer.body.clear();
-  co_await write(head, answer.body);
+  answered_ = co_await write(head, answer.body);
 }
 
 asio::awaitable<bool> Connection::write(std::string_view bytes, std::string_view more) {
@@ -330,7 +329,7 @@ asio::awaitable<bool> Connection::send_events(std::string events) {
 
 asio::awaitable<void> Connection::end_events() {
   static constexpr std::string_view kLastChunk = "0\r\n\r\n";
-  if (chunked_) co_await write(kLastChunk);
+  if (chunked_) answered_ = co_await write(kLastChunk);
 }
 
 asio::awaitable<void> Connection::close() {

@@ -103,6 +103,7 @@ class Connection : public HttpExchange {
   bool first_ = true;  // no request has been received yet
   unsigned version_ = 11;
   bool keep_alive_ = false, chunked_ = false, head_only_ = false;
+  bool answered_ = false;  // this request, to its end
 };
 
 // Reads and answers requests until the connection ends. Throws nothing: what goes wrong is logged, and closes

@@ -32,12 +32,12 @@ void EngineThread::ask_to_stop() {
 void EngineThread::stop() {
   ask_to_stop();
   if (thread_.joinable()) thread_.join();
-  live_.insert(inbox_.begin(), inbox_.end());
+  // Queues go before the executors of their connections: those of tickets that the model has, too.
   inbox_.clear();
-  // Their executors may go before the model, which has callbacks that hold the tickets.
-  for (const TicketPtr& ticket : live_) ticket->submission->queue = nullptr;
   live_.clear();
   touched_.clear();
+  opened_ = nullptr;
+  model_.reset();
 }
 
 bool EngineThread::stop_within(std::chrono::milliseconds time) {
@@ -225,7 +225,7 @@ void EngineThread::touch(const TicketPtr& ticket) {
 }
 
 void EngineThread::on_begin(const TicketPtr& ticket) {
-  ticket->begun = Clock::now();
+  ticket->event().begun = ticket->begun = Clock::now();
   metrics_.queue_time.observe(seconds_between(ticket->queued, ticket->begun));
   const std::lock_guard lock(mutex_);
   admission_.begun(ticket->submission->client, ticket->submission->id);

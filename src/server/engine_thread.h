@@ -44,7 +44,7 @@ class EngineThread {
   // Loading ends at the next report of its progress, in State::kCancelled. Nothing once the model is loaded.
   void cancel_loading() { loading_cancelled_ = true; }
   int loaded_percent() const { return loaded_percent_; }
-  // Joins after the step in flight; what is left gets no more events, and its queues are let go.
+  // Joins after the step in flight. What is left gets no more events; its queues and the model are let go.
   void stop();
   // The same, but a model that is being loaded is waited for no longer than that. False: it still is, and the
   // thread runs on.

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <semaphore>
+#include <stdexcept>
 #include <thread>
 
 #include "api/model_parts.h"
@@ -48,6 +49,11 @@ class SlowBackend final : public IdleBackend {
     return {};
   }
   static inline std::binary_semaphore in_step{0}, may_end{0};
+};
+
+class FailingBackend final : public IdleBackend {
+ public:
+  Status end_step() override { throw std::runtime_error("no step"); }
 };
 
 template <typename Device = StuckBackend>
@@ -198,6 +204,22 @@ TEST_F(ShutdownTest, AnEngineThatStoppedHoldsNoQueues) {
   SlowBackend::may_end.release();
   stop.join();
   for (const auto& queue : queues) EXPECT_TRUE(queue.expired());
+}
+
+TEST_F(ShutdownTest, AnEngineThatFailedHoldsNoQueues) {
+  Metrics metrics("failing");
+  EngineThread engine([](const EngineThread::Progress&) { return stuck_model<FailingBackend>(); }, 4,
+                      metrics);
+  std::binary_semaphore changed{0};
+  engine.start([&] { changed.release(); });
+  changed.acquire();
+  asio::io_context io;
+  auto queue = std::make_shared<EventQueue>(io.get_executor(), false);
+  EXPECT_TRUE(engine.submit({{.prompt = {1, 2}, .chat = false}}, queue, {}, Clock::now()));
+  changed.acquire();
+  EXPECT_EQ(engine.state(), EngineThread::State::kFailed);
+  engine.stop();
+  EXPECT_EQ(queue.use_count(), 1);
 }
 
 // By the server, or by the signal itself where nobody waits for it any more.

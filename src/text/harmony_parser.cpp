@@ -218,8 +218,7 @@ void HarmonyParser::close_message(HarmonyEvent::Reason reason, Events& events) {
   using Kind = HarmonyEvent::Kind;
   const bool cut = reason == HarmonyEvent::Reason::kTruncated;
   std::string rest = decoder_.flush();
-  if (!cut) add_text(std::move(rest), events);
-  held_.clear();
+  add_text(cut ? std::string() : std::move(rest), events);
   HarmonyEvent event = {.kind = cut || message_.recipient.empty() ? Kind::kMessageEnd : Kind::kToolCall};
   event.reason = reason;
   event.message = std::move(message_);

@@ -47,9 +47,9 @@ struct HarmonyEvent {
 // is a message without <|message|>.
 //
 // Where the output is cut off (finish), nothing is added to it: a header that has not ended is nothing, a
-// call that has not ended is no kToolCall, and bytes of a character that is not complete and a text that
-// waits are left out. So the text and the calls of a part of an output are always a beginning of those of the
-// whole.
+// call that has not ended is no kToolCall, and bytes of a character that is not complete are left out. So the
+// text and the calls of a part of an output are always a beginning of those of the whole, but for a channel's
+// name that waited.
 class HarmonyParser {
  public:
   // A call's header fits with a function's name of 256 bytes, the most that AnswerFormat takes, even where
@@ -64,8 +64,8 @@ class HarmonyParser {
   void continue_from(std::span<const int32_t> prompt);
   // In order; none after kDone.
   std::vector<HarmonyEvent> push(int32_t token);
-  // The output was cut off: by a limit, a stop string, or a stop token that was not pushed. No kText, no
-  // kToolCall.
+  // The output was cut off: by a limit, a stop string, or a stop token that was not pushed. kText only of
+  // what waited; no kToolCall.
   std::vector<HarmonyEvent> finish();
 
   // True if this token ends an answer: <|return|>, <|call|> or <|endoftext|>.

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
+#include <string_view>
 
 #include "text/small_tokenizer.h"
 
@@ -19,11 +21,16 @@ struct Parsed {
   int recoveries = 0;
 };
 
-// Wherever the output is cut off, its end adds neither text nor a call.
+// Wherever the output is cut off, its end adds no call, and of text no more than a channel's name.
 void check_cut(HarmonyParser parser) {
+  const auto begins = [](std::string_view text) {
+    return [text](std::string_view name) { return name.starts_with(text); };
+  };
   for (const HarmonyEvent& event : parser.finish()) {
-    EXPECT_EQ(event.reason, Reason::kTruncated);
-    EXPECT_TRUE(event.kind == Kind::kMessageEnd || event.kind == Kind::kDone);
+    EXPECT_NE(event.kind, Kind::kToolCall);
+    const bool text = event.kind == Kind::kText;
+    EXPECT_EQ(event.reason, text ? Reason::kNone : Reason::kTruncated);
+    EXPECT_TRUE(!text || std::ranges::any_of(kChannels, begins(event.message.text)));
   }
 }
 
@@ -180,6 +187,7 @@ TEST(HarmonyParser, AnAnswerMayBeginWithAChannelsName) {
     ASSERT_EQ(parsed.messages.size(), 1u);
     EXPECT_EQ(parsed.messages[0].text, text);
     EXPECT_EQ(parsed.recoveries, 0);
+    EXPECT_EQ(parse("<|channel|>final<|message|>" + text).messages.at(0).text, text);
   }
   for (const std::string prompt : {"", "x", "f"}) {
     HarmonyParser parser(tokenizer);

@@ -41,6 +41,8 @@ class Usage(Cli):
         self.refused(2, "unknown option --thinks \\(see", "run", ABSENT, "--thinks")  # --help is near, and no help
         for words in (("-p", "-fa"), ("--", "-fa")):  # no options
             self.refused(1, ABSENT, "run", "-m", ABSENT, *words)
+        for words in (["pull", "-hf"], ["run", "-hf"], ["run", "tiny", "-p", "hi", "-hf="]):
+            self.refused(2, "-hf: the model's name is missing", *words)
         self.assertEqual(self.ok("help", "run"), self.ok("run", "--help"))
         self.assertEqual(self.ok("help"), self.ok("--help"))
 

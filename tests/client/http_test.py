@@ -272,6 +272,11 @@ class Http(unittest.TestCase):
             self.assertNotIn(b"[DONE]", answer)
             self.assertNotIn(b"HTTP/1.1", answer)
             self.until_gone(gone + 1)
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=60) as s:
+                s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5)
+                s.shutdown(socket.SHUT_WR)
+                self.assertEqual(b"".join(iter(lambda: s.recv(65536), b"")).count(b"200 OK"), 5)
 
     def test_reset(self):
         gone = self.gone()

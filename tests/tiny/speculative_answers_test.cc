@@ -181,7 +181,7 @@ TEST(SpeculativeAnswers, BadOptionsAreErrors) {
     OpenOptions options{.device = "cpu"};
     options.speculative = drafter, options.draft_tokens = tokens;
     const auto model = Model::open(kTiny, options);
-    EXPECT_EQ(model.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(model.status().code(), StatusCode::kUsage);
   }
 }
 

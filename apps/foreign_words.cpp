@@ -133,7 +133,8 @@ Status rename_word(const CLI::App& command, std::vector<std::string>& words, siz
   const bool pull = command.get_name() == "pull", behind = end == std::string::npos;
   if (!is_one_of(kHub, option) || (!pull && command.get_option_no_throw("-m") == nullptr)) return {};
   const std::string name = !behind ? words[at].substr(end + 1) : at + 1 < words.size() ? words[at + 1] : "";
-  if (name.empty()) return error(StatusCode::kUsage, "{}: the model's name is missing", option);
+  if (name.empty() || name.starts_with('-'))
+    return error(StatusCode::kUsage, "{}: the model's name is missing", option);
   if (behind) words.erase(words.begin() + static_cast<ptrdiff_t>(at) + 1);
   words[at] = pull ? name : "--model=hf:" + name;
   return {};

@@ -23,8 +23,7 @@ constexpr std::string_view kOneAnswer =
 constexpr Foreign kForeignOptions[] = {
     {"-ngl --n-gpu-layers --gpu-layers", "",
      "leave it out: the GPU has all layers; --device cpu takes none, and --gpu-memory or --n-cpu-moe leave "
-     "experts "
-     "in host memory"},
+     "experts in host memory"},
     {"-ot --override-tensor", "--experts", "such as host:LAYERS"},
     {"-fa --flash-attn", "", "leave it out: attention is always fused"},
     {"-fit --fit", "", "leave it out: the context is what fits into the memory"},

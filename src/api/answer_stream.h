@@ -36,7 +36,7 @@ class AnswerStream {
   // ends: a stop token, which is no text unless the rules say so. A piece is empty only for a tool call
   // without text.
   std::vector<TextPiece> push(int32_t token, bool ends);
-  // The output has ended; the text that waited.
+  // Ends the output. Returns the text that waited.
   std::vector<TextPiece> finish();
   // A stop string is complete.
   bool stopped() const { return stop_.stopped(); }

@@ -81,7 +81,7 @@ class Contents {
       return invalid("{}: {} bytes are too many for a schema (at most {})", name, schema.size(),
                      kMaxSchemaBytes);
     work_.begin_next();
-    // Where earlier ones have used most of what there is, it is not this one that is too large.
+    // No function is named where earlier ones have used most of the states or steps.
     const bool little_left =
         g_.automaton.size() > Automaton::kMaxStates / 2 || work_.done() > Work::kTotalLimit - Work::kLimit;
     const auto made = schema_rule(g_.automaton, rules_, schema, name, g_.notes, work_);

@@ -43,7 +43,7 @@ struct AnswerEvent {
   std::optional<PromptProgress> found;  // the prompt's counts, in a generation's first event
   std::optional<Outcome> end;
   std::chrono::steady_clock::time_point time = std::chrono::steady_clock::now();  // it was made then
-  std::chrono::steady_clock::time_point begun{};  // in a generation's first event: it left the queue then
+  std::chrono::steady_clock::time_point begun{};  // the generation left the queue then; in its first event
 };
 
 // Token counts of a request.

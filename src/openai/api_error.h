@@ -18,7 +18,7 @@ struct ApiError {
   int retry_after = 0;             // seconds, for 429 and 503; 0: not said
   bool needs_compilation = false;  // not an error: repeat the call with Service::may_compile
   size_t needs_bytes = 0;          // likewise: with so many of Service::most_stored
-  // With context_exceeded(): the prompt's tokens, and the most that it may have.
+  // The prompt's tokens, and the most that it may have: of context_exceeded() alone.
   size_t prompt_tokens = 0, most_tokens = 0;
 };
 

@@ -54,8 +54,8 @@ class EngineThread {
   Status failure() const;  // with kFailed
   // Blocks while the model is loading.
   void wait_until_loaded() const { state_.wait(State::kLoading, std::memory_order_acquire); }
-  // For its thread-safe methods; null before kReady. It stays when the engine fails, which may happen while
-  // a caller uses it.
+  // For its thread-safe methods; null before kReady and after stop(). It stays when the engine fails, which
+  // may happen while a caller uses it.
   const Model* model() const { return opened_.load(std::memory_order_acquire); }
 
   // Queues generations of a request that arrived then, whose events go to `queue`; AnswerEvent::choice is the

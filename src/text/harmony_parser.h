@@ -39,9 +39,8 @@ struct HarmonyEvent {
 // role, which the model has invented, it is over: nothing of that message is an event. The tokenizer must
 // outlive the parser.
 //
-// Where a message's text begins with a channel's name and a <|message|> follows, as the model writes it now
-// and then, both are left out. Until the next token shows it, a text that is such a name, or tokens of one,
-// waits.
+// A channel's name at the beginning of a message's text is left out if a <|message|> follows it, as the model
+// writes it now and then. Text that may be such a name waits until the next token.
 //
 // A header that a stop token, or the <|start|> of another one, ends, or that has more than kMaxHeaderTokens,
 // is a message without <|message|>.

@@ -1,4 +1,5 @@
 // Any bytes as a chat request, and as what a model writes.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -6,17 +7,22 @@
 #include <vector>
 
 #include "text/fuzz_tokenizer.h"
+#include "text/harmony_header.h"
 #include "text/harmony_json.h"
 #include "text/harmony_parser.h"
 
 namespace {
 
-// Wherever an output is cut off, its end adds neither text nor a call.
+// Wherever an output is cut off, its end adds no call, and no text but what may have been a channel's name.
 void check_cut(moesaic::HarmonyParser parser) {
   using Event = moesaic::HarmonyEvent;
+  const auto begins_name = [](std::string_view text) {
+    return std::ranges::any_of(moesaic::kChannels, [&](std::string_view c) { return c.starts_with(text); });
+  };
   for (const Event& event : parser.finish())
-    MOESAIC_CHECK(event.reason == Event::Reason::kTruncated &&
-                  (event.kind == Event::Kind::kMessageEnd || event.kind == Event::Kind::kDone));
+    MOESAIC_CHECK(event.kind == Event::Kind::kText
+                      ? begins_name(event.message.text)
+                      : event.reason == Event::Reason::kTruncated && event.kind != Event::Kind::kToolCall);
 }
 
 // Only the assistant speaks, in three channels or none, and what was told of a message is its text.

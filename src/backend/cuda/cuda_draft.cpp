@@ -10,11 +10,6 @@
 #include "core/choose_token.h"
 
 namespace moesaic::cuda {
-namespace {
-
-constexpr int kFirstLogitRows = 64;  // for which room is allocated with the head, and counted
-
-}  // namespace
 
 CudaDraftHead::~CudaDraftHead() {
   if (device_is_lost()) return;

@@ -63,6 +63,7 @@ class CudaDraftHead final : public Eagle3DraftHead {
   const int32_t* drafts() const { return arena_.drafts.as<int32_t>(); }
 
  private:
+  static constexpr int kFirstLogitRows = 64;  // for which room is allocated with the head, and counted
   // For rows_at_once() rows; taps for max_rows.
   struct Arena {
     DeviceBuffer taps;              // [rows of the step, taps, hidden] F32

@@ -1,4 +1,4 @@
-// For tests that measure memory.
+// For tests that measure memory, or take long.
 #pragma once
 
 namespace moesaic {

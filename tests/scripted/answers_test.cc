@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/sanitizer.h"
 #include "four_apis.h"
 
 namespace moesaic::scripted {
@@ -242,11 +243,7 @@ std::string in_characters(const std::string& script) {
 }
 
 // Sanitizers make a request ten times as long.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kLimitStep = 5;
-#else
-constexpr int kLimitStep = 1;
-#endif
+constexpr int kLimitStep = kMemoryIsSanitized ? 5 : 1;
 
 class Answers : public testing::Test {
  protected:

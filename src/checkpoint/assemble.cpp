@@ -55,12 +55,13 @@ class Finder {
   bool has(const std::string& name) const { return map_.find(name) != nullptr; }
   std::string source() const { return map_.files.empty() ? "checkpoint" : map_.files[0]->path(); }
 
-  // A layer's tensor that nobody took would change the numbers: a scale, say. The frequencies of RoPE that
-  // some programs keep are computed.
-  void refuse_untaken(const std::string& layer_prefix) {
+  // A tensor with one of these beginnings that nobody took would change the numbers: a scale or a bias, say.
+  // The frequencies of RoPE that some programs keep are computed.
+  void refuse_untaken(std::initializer_list<std::string_view> beginnings) {
     for (const auto& [name, t] : map_.tensors) {
-      if (!name.starts_with(layer_prefix) || taken_.contains(name) || name.ends_with("rotary_emb.inv_freq"))
-        continue;
+      const bool known =
+          std::ranges::none_of(beginnings, [&](std::string_view b) { return name.starts_with(b); });
+      if (known || taken_.contains(name) || name.ends_with("rotary_emb.inv_freq")) continue;
       const bool scale = name.ends_with("scale");
       set(error(
           StatusCode::kUnsupported, "{}: tensor '{}' {}; use {}", file_of(t), name.substr(0, 120),
@@ -190,6 +191,13 @@ LayerWeights hf_layer(Finder& f, const ModelConfig& c, int i) {
   const std::string p = fmt::format("model.layers.{}.", i), a = p + "self_attn.", m = p + "mlp.",
                     e = m + "experts.";
   LayerWeights w;
+  if (f.has(e + "gate_up_projs.0.weight")) {
+    f.set(error(StatusCode::kUnsupported,
+                "{}: tensor '{}gate_up_projs.0.weight': experts in a tensor each are not supported; use the "
+                "original weights (openai/gpt-oss-20b or gpt-oss-120b) or a GGUF file",
+                f.source(), e));
+    return w;
+  }
   w.attn_norm = f.vector(p + "input_layernorm.weight", c.hidden);
   w.q = f.matrix(a + "q_proj.weight", c.q_size(), c.hidden),
   w.q_bias = f.vector(a + "q_proj.bias", c.q_size());
@@ -200,17 +208,11 @@ LayerWeights hf_layer(Finder& f, const ModelConfig& c, int i) {
   w.o = f.matrix(a + "o_proj.weight", c.hidden, c.q_size()), w.o_bias = f.vector(a + "o_proj.bias", c.hidden);
   w.sinks = f.vector(a + "sinks", c.heads);
   w.mlp_norm = f.vector(p + "post_attention_layernorm.weight", c.hidden);
-  w.router = f.matrix(m + "router.weight", c.experts, c.hidden),
-  w.router_bias = f.vector(m + "router.bias", c.experts);
+  const std::string router =
+      m + (f.has(m + "router.linear.weight") ? "router.linear" : "router");  // unsloth's
+  w.router = f.matrix(router + ".weight", c.experts, c.hidden),
+  w.router_bias = f.vector(router + ".bias", c.experts);
   const bool quantised = f.has(e + "gate_up_proj_blocks");
-  if (!quantised && f.has(e + "gate_up_projs.0.weight")) {
-    f.set(error(
-        StatusCode::kUnsupported,
-        "tensor '{}gate_up_projs.0.weight': experts in a tensor each, as bitsandbytes has them, are not "
-        "supported; use the original weights (openai/gpt-oss-20b or gpt-oss-120b) or a GGUF file",
-        e));
-    return w;
-  }
   const ExpertsView gate_up =
       quantised ? mxfp4_experts(f, e + "gate_up_proj_blocks", e + "gate_up_proj_scales", c.experts,
                                 2 * c.intermediate, c.hidden)
@@ -398,7 +400,8 @@ Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelC
   w.final_norm = f.vector(names.norm, c.hidden);
   w.head = c.tied_head && !f.has(names.head) ? w.embed : f.matrix(names.head, c.vocab, c.hidden);
   for (int i = 0; i < c.layers && f.status().ok(); ++i) w.layers.push_back(names.read_layer(f, c, i));
-  f.refuse_untaken(names.layer);
+  const auto stem = [](std::string_view name) { return name.substr(0, name.rfind('.')); };
+  f.refuse_untaken({names.layer, stem(names.embed), stem(names.norm), stem(names.head)});
   RETURN_IF_ERROR(f.status());
   w.release = [map, prefix = std::string(names.layer)](int layer) {
     visit_layer(*map, prefix, layer, [](const RawTensor& t) { t.file->drop(t.data); });

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <set>
 
 #include "base/error.h"
 #include "checkpoint/assemble.h"
@@ -20,19 +19,45 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// ModelOpt's folders say in a file of their own how they are quantised; weights in MXFP4 are the usual ones.
+Status check_modelopt(const fs::path& folder) {
+  const std::string path = (folder / "hf_quant_config.json").string();
+  const std::string algorithm = text_member(member(small_json(path), "quantization"), "quant_algo");
+  if (algorithm.empty() || algorithm == "MXFP4") return {};
+  return error(StatusCode::kUnsupported,
+               "{}: weights quantised to {} by ModelOpt are not supported; use the original ones "
+               "(openai/gpt-oss-20b or gpt-oss-120b, MXFP4) or a GGUF file",
+               path, algorithm.substr(0, 40));
+}
+
+// The tensors of all files but those that the index has in another file: transformers does not see them.
+Result<std::shared_ptr<TensorMap>> read_tensors(const fs::path& folder) {
+  ASSIGN_OR_RETURN(const WeightFiles files, weight_files(folder));
+  auto tensors = std::make_shared<TensorMap>();
+  for (const std::string& name : files.names) {
+    ASSIGN_OR_RETURN(auto mapped, MappedFile::open((folder / name).string()));
+    TensorMap part;
+    RETURN_IF_ERROR(read_safetensors(std::move(mapped), part));
+    std::erase_if(part.tensors, [&](const auto& tensor) {
+      const auto it = files.file_of.find(tensor.first);
+      return it != files.file_of.end() && it->second != name;
+    });
+    RETURN_IF_ERROR(tensors->append(std::move(part)));
+  }
+  return tensors;
+}
+
 Result<Checkpoint> open_folder(const fs::path& folder) {
   if (!is_there(folder / "config.json"))
     return error(StatusCode::kNotFound,
                  "{}: no config.json; a model folder holds config.json and .safetensors files",
                  folder.string());
   ASSIGN_OR_RETURN(const Json json, read_json_file((folder / "config.json").string()));
-  ASSIGN_OR_RETURN(const std::set<std::string> names, weight_files(folder));
-  auto tensors = std::make_shared<TensorMap>();
-  for (const std::string& name : names) {
-    ASSIGN_OR_RETURN(auto file, MappedFile::open((folder / name).string()));
-    RETURN_IF_ERROR(read_safetensors(std::move(file), *tensors));
-  }
   const std::string config_name = (folder / "config.json").string();
+  // Before the tensors, whose types and shapes say less. OpenAI's own config has no type.
+  if (member(json, "model_type").is_string()) RETURN_IF_ERROR(check_hf_kind(json, config_name));
+  RETURN_IF_ERROR(check_modelopt(folder));
+  ASSIGN_OR_RETURN(const std::shared_ptr<TensorMap> tensors, read_tensors(folder));
   const bool original = tensors->find("embedding.weight") != nullptr;
   Checkpoint checkpoint{.kind = original ? "original" : "safetensors"};
   ASSIGN_OR_RETURN(checkpoint.config,

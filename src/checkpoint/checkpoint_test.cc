@@ -462,7 +462,8 @@ TEST_F(CheckpointTest, DamagedSafetensorsAreExplained) {
       {safetensors(R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})", data), "impossible shape"},
       {safetensors(R"({"a\n\u001b[2J":{"dtype":"Q9","shape":[4],"data_offsets":[0,16]}})", data),
        "tensor 'a??[2J'"},
-      {safetensors(R"({"a":{"dtype":"Q9","shape":[4],"data_offsets":[0,16]}})", data), "unknown dtype"},
+      {safetensors(R"({"a":{"dtype":"U32","shape":[4],"data_offsets":[0,16]}})", data),
+       "dtype 'U32' is not supported; use weights in BF16"},
       {safetensors(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[16,0]}})", data), "outside the file"},
   };
   for (const auto& [bytes, message] : cases) {
@@ -541,8 +542,20 @@ TEST_F(CheckpointTest, FilesThatAreSomethingElse) {
     for (const char* word : {method, "openai/gpt-oss-20b"})
       EXPECT_NE(result.status().message().find(word), std::string::npos) << result.status().message();
   }
+  // The config counts before types and shapes of tensors.
+  const std::string tensors = get(folder + "/model.safetensors");
+  std::ofstream(folder + "/model.safetensors", std::ios::binary)
+      << safetensors(R"({"a":{"dtype":"U32","shape":[1],"data_offsets":[0,4]}})", "1234");
+  config["quantization_config"] = {{"bits", 4}};
+  std::ofstream(folder + "/config.json") << config.dump();
+  EXPECT_NE(open_checkpoint(folder).status().message().find("'MLX'"), std::string::npos);
   config.erase("quantization_config");
   std::ofstream(folder + "/config.json") << config.dump();
+  std::ofstream(folder + "/hf_quant_config.json") << R"({"quantization": {"quant_algo": "NVFP4"}})";
+  EXPECT_NE(open_checkpoint(folder).status().message().find("quantised to NVFP4 by ModelOpt"),
+            std::string::npos);
+  fs::remove(folder + "/hf_quant_config.json");
+  std::ofstream(folder + "/model.safetensors", std::ios::binary) << tensors;
   EXPECT_TRUE(open_checkpoint(folder).ok());
   std::ofstream(folder + "/model.safetensors", std::ios::binary) << pointer;
   EXPECT_NE(open_checkpoint(folder).status().message().find("Git LFS"), std::string::npos);
@@ -571,6 +584,7 @@ TEST_F(CheckpointTest, HostileGgufIsExplained) {
   const std::map<std::string, std::string> cases = {
       {"GGUX" + room, "not a GGUF"},
       {Gguf().u32(0x46554747).u32(2).u64(0).u64(0).bytes + room, "version 2"},
+      {Gguf().u32(0x46554747).u32(0x03000000).u64(0).u64(0).bytes + room, "a big-endian GGUF file"},
       {Gguf().header(uint64_t{1} << 60, 0).bytes + room, "do not fit the file"},
       {Gguf().header(0, uint64_t{1} << 60).bytes + room, "do not fit the file"},
       {Gguf().header(0, 1).u64(uint64_t{1} << 62).bytes + room, "ends inside the metadata"},

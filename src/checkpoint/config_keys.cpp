@@ -65,11 +65,13 @@ constexpr const char* kHarmlessKeys[] = {
     "max_length",
     "max_matching_ngram_size",
     "max_new_tokens",
+    "max_seq_length",
     "max_time",
     "min_length",
     "min_new_tokens",
     "min_p",
     "model_max_length",
+    "model_name",
     "model_type",
     "name_or_path",
     "no_repeat_ngram_size",
@@ -124,6 +126,7 @@ constexpr const char* kHarmlessKeys[] = {
     "unsloth_version",
     "use_bfloat16",
     "use_cache",
+    "use_kernels",
     "use_return_dict",
     "watermarking_config",
 };
@@ -172,6 +175,12 @@ constexpr FixedKey kEagle3Fixed[] = {{"attention_bias", "[false]"},          {"m
                                      {"hidden_act", R"(["silu", "swish"])"}, {"partial_rotary_factor", "[1]"},
                                      {"is_encoder_decoder", "[false]"},      {"pruned_heads", "[{}]"}};
 
+constexpr FixedKey kEagle3Flags[] = {{"use_last_layernorm", "[true]"},
+                                     {"use_input_layernorm_in_first_layer", "[true]"},
+                                     {"use_mtp_layernorm", "[false]"},
+                                     {"parallel_draft_step", "[1]"}};
+constexpr const char* kEagle3Norms[] = {"norm_before_residual", "norm_before_fc", "norm_output"};
+
 Status unsupported(const std::string& key, const Json& value, const std::string& name) {
   return error(
       StatusCode::kUnsupported,
@@ -217,6 +226,15 @@ Status check_original_keys(const Json& json, const std::string& name) {
 }
 Status check_eagle3_keys(const Json& json, const std::string& name) {
   return check_fixed(json, kEagle3Fixed, name);
+}
+Status check_eagle3_flags(const Json& json, const std::string& name) {
+  RETURN_IF_ERROR(check_fixed(json, kEagle3Flags, name));
+  for (const auto& [key, value] : json.items()) {
+    const bool read =
+        !key.starts_with("norm_") || std::ranges::find(kEagle3Norms, key) != std::end(kEagle3Norms);
+    if (!read && !asks_for_nothing(value)) return unsupported(key, value, name);
+  }
+  return {};
 }
 
 }  // namespace moesaic

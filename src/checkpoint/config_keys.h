@@ -29,5 +29,7 @@ Status check_original_keys(const Json& json, const std::string& name);
 // Checks the keys of an EAGLE3 head's layer. A draft never changes an answer: only keys that are known to
 // make it useless are refused.
 Status check_eagle3_keys(const Json& json, const std::string& name);
+// The same of its flags (eagle_config, and what of it stands beside).
+Status check_eagle3_flags(const Json& json, const std::string& name);
 
 }  // namespace moesaic

@@ -37,10 +37,11 @@ Status read_layer_types(const Json& json, ModelConfig& c, const std::string& nam
 
 // Folders that other programs have quantised again.
 Status check_quantization(const Json& json, const std::string& name) {
-  const auto it = json.find("quantization_config");
-  if (it == json.end() || it->is_null()) return {};
-  if (!it->is_object()) return invalid("{}: 'quantization_config' is not an object", name);
-  const std::string method = text_or(*it, "quant_method", "mxfp4");
+  const bool mlx = !asks_for_nothing(member(json, "quantization"));  // and in quantization_config, too
+  const Json& given = mlx ? member(json, "quantization") : member(json, "quantization_config");
+  if (given.is_null()) return {};
+  if (!given.is_object()) return invalid("{}: 'quantization_config' is not an object", name);
+  const std::string method = text_or(given, "quant_method", mlx || given.contains("bits") ? "MLX" : "mxfp4");
   const bool own = std::ranges::any_of(
       formats(), [&](const FormatInfo& f) { return f.only_ours() && method == own_quant_method(f); });
   if (method == "mxfp4" || own) return {};
@@ -54,15 +55,25 @@ Status check_quantization(const Json& json, const std::string& name) {
 // One number that has two names.
 int either(JsonFields& f, const char* key, const char* other) {
   if (f.has(key) && f.has(other) && f.integer(key) != f.integer(other))
-    f.fail(key, fmt::format("and '{}' are not the same", other).c_str());
+    f.fail(
+        key,
+        fmt::format("and '{0}' are not the same; transformers reads the first: remove '{0}'", other).c_str());
   return f.integer(f.has(key) || !f.has(other) ? key : other);
+}
+
+// null: no layer slides, so that it does not matter.
+int window_of(JsonFields& f, const Json& json, const ModelConfig& c) {
+  const bool none = json.contains("sliding_window") && !f.has("sliding_window");
+  if (!none) return f.integer("sliding_window");
+  if (std::ranges::count(c.sliding, true) > 0) return f.fail("sliding_window", "is null, but layers slide");
+  return std::max(c.max_context, 1);
 }
 
 }  // namespace
 
 std::string own_quant_method(const FormatInfo& dense) { return fmt::format("moesaic_{}", dense.option); }
 
-Result<ModelConfig> config_from_hf(const Json& json, const std::string& name) {
+Status check_hf_kind(const Json& json, const std::string& name) {
   const std::string type = json.is_object() && json.contains("model_type") && json["model_type"].is_string()
                                ? json["model_type"].get<std::string>()
                                : "";
@@ -72,10 +83,14 @@ Result<ModelConfig> config_from_hf(const Json& json, const std::string& name) {
   if (type != "gpt_oss")
     return error(StatusCode::kUnsupported, "{}: model_type is '{}', expected gpt_oss", name,
                  type.substr(0, 40));
-  RETURN_IF_ERROR(check_quantization(json, name));
+  return check_quantization(json, name);
+}
+
+Result<ModelConfig> config_from_hf(const Json& json, const std::string& name) {
+  RETURN_IF_ERROR(check_hf_kind(json, name));
   RETURN_IF_ERROR(check_hf_keys(json, name));
   JsonFields f(json, name);
-  ModelConfig c{.name = type};
+  ModelConfig c{.name = "gpt_oss"};
   c.layers = f.integer("num_hidden_layers"), c.hidden = f.integer("hidden_size"),
   c.intermediate = f.integer("intermediate_size");
   c.heads = f.integer("num_attention_heads"), c.kv_heads = f.integer("num_key_value_heads"),
@@ -83,13 +98,14 @@ Result<ModelConfig> config_from_hf(const Json& json, const std::string& name) {
   c.experts = either(f, "num_local_experts", "num_experts");
   const bool top_k = f.has("num_experts_per_tok") || f.has("experts_per_token");
   c.experts_per_token = top_k ? either(f, "num_experts_per_tok", "experts_per_token") : 4;
-  c.vocab = f.integer("vocab_size"), c.window = f.integer("sliding_window"),
-  c.max_context = f.integer("max_position_embeddings");
+  c.vocab = f.integer("vocab_size"), c.max_context = f.integer("max_position_embeddings");
   c.rms_eps = f.number("rms_norm_eps", 1e-5), c.swiglu_limit = f.number("swiglu_limit", c.swiglu_limit);
   c.swiglu_alpha = f.number("swiglu_alpha", c.swiglu_alpha);
   c.tied_head = f.boolean("tie_word_embeddings", false);
   RETURN_IF_ERROR(f.status());
   RETURN_IF_ERROR(read_layer_types(json, c, name));
+  c.window = window_of(f, json, c);
+  RETURN_IF_ERROR(f.status());
   RETURN_IF_ERROR(read_rope(json, c.rope, name));
   c.bos_token = first_token(json, "bos_token_id"), c.eos_token = first_token(json, "eos_token_id"),
   c.pad_token = first_token(json, "pad_token_id");

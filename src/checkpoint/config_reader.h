@@ -8,6 +8,9 @@
 
 namespace moesaic {
 
+// An error for a Hugging Face config.json of another model, or of weights that another program has quantised.
+Status check_hf_kind(const Json& json, const std::string& name);
+
 // quant_method of the folders that only this project reads, by the format of their dense matrices.
 std::string own_quant_method(const FormatInfo& dense);
 

@@ -51,6 +51,7 @@ TEST(ConfigKeys, PublishedFilesAreRead) {
     "temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0, "chunk_size_feed_forward": 0,
     "is_decoder": false, "return_dict": true, "use_bfloat16": false, "problem_type": null, "pruned_heads": {},
     "_attn_implementation_autoset": true, "swiglu_alpha": 1.702, "num_experts": 32,
+    "model_name": "unsloth/gpt-oss-20b", "max_seq_length": 2048, "use_kernels": true,
     "partial_rotary_factor": 1.0, "bos_token_id": 199998, "eos_token_id": [200002, 199999]})"));
   EXPECT_EQ(message(saved), "");
 }
@@ -74,6 +75,7 @@ TEST(ConfigKeys, WhatChangesTheResultIsRefusedByName) {
       {"tie_word_embeddings", "yes"},
       {"is_encoder_decoder", true},
       {"quantization_config", true},
+      {"sliding_window", nullptr},
       {"swiglu_limit", "7"},
       {"rope_theta", "x"},
       {"original_max_position_embeddings", 8192},
@@ -91,6 +93,17 @@ TEST(ConfigKeys, ValuesAreHonoured) {
   EXPECT_TRUE(read(with("tie_word_embeddings", true))->tied_head);
   EXPECT_EQ(read(with("layer_types", nullptr))->sliding[1], false);
   EXPECT_EQ(read(with("rope_theta", 10000))->rope.theta, 10000);
+  Json full = with("sliding_window", nullptr);
+  full["layer_types"] = Json(24, "full_attention");
+  EXPECT_EQ(message(full), "");
+  EXPECT_NE(message(with("experts_per_token", 2)).find("remove 'experts_per_token'"), std::string::npos);
+}
+
+TEST(ConfigKeys, WeightsOfMlx) {
+  const Json mlx = {{"group_size", 32}, {"bits", 4}};
+  for (const char* key : {"quantization", "quantization_config"})
+    EXPECT_NE(message(with(key, mlx)).find("quantised by 'MLX' are not supported"), std::string::npos)
+        << message(with(key, mlx));
 }
 
 // transformers 4.57 to 5.24: GptOssConfig's own YaRN stands where a file says nothing.

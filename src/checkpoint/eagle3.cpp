@@ -158,6 +158,14 @@ Result<std::string> head_file(const std::string& found) {
   return found;
 }
 
+// A model's name, too. Of a repository the head may be here alone.
+Result<std::string> find_head(const std::string& name, const ModelPlaces& places) {
+  Result<std::string> model = find_model(name, places);
+  if (model.ok()) return model;
+  Result<std::string> head = find_adapter(name, places);
+  return head.ok() || head.status().code() == StatusCode::kInvalidArgument ? head : model;
+}
+
 Result<Eagle3Head> open_gguf_head(const std::string& path, const ModelConfig& target) {
   ASSIGN_OR_RETURN(auto file, MappedFile::open(path));
   ASSIGN_OR_RETURN(GgufFile gguf, read_gguf(file));
@@ -169,7 +177,7 @@ Result<Eagle3Head> open_gguf_head(const std::string& path, const ModelConfig& ta
 }
 
 Result<Eagle3Head> open_head(const std::string& path, const ModelConfig& target) {
-  ASSIGN_OR_RETURN(const std::string found, find_model(path, model_places()));
+  ASSIGN_OR_RETURN(const std::string found, find_head(path, model_places()));
   if (!is_folder(found)) {
     ASSIGN_OR_RETURN(const std::string file, head_file(found));
     return open_gguf_head(file, target);

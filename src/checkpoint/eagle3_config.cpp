@@ -86,10 +86,12 @@ Result<Eagle3Config> eagle3_config(const Json& json, const std::string& name, co
   const Json layer = speculators ? object_or_empty(json, "transformer_layer_config") : json;
   // Flags of the flat form stand in eagle_config or beside it.
   Json flags = object_or_empty(json, "eagle_config");
-  for (const char* key : {"norm_before_residual", "norm_before_fc", "fc_norm", "norm_output",
-                          "eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state"}) {
-    if (json.contains(key)) flags[key] = json[key];
+  for (const auto& [key, value] : json.items()) {
+    const bool flag = key.starts_with("norm_") || key.starts_with("use_") || key == "fc_norm" ||
+                      key == "eagle_aux_hidden_state_layer_ids" || key == "parallel_draft_step";
+    if (flag) flags[key] = value;
   }
+  RETURN_IF_ERROR(check_eagle3_flags(flags, name));
   RETURN_IF_ERROR(check_layer(layer, name));
   JsonFields f(layer, name), top(json, name), g(flags, name);
   if (!g.boolean("use_aux_hidden_state", true))
@@ -107,6 +109,8 @@ Result<Eagle3Config> eagle3_config(const Json& json, const std::string& name, co
   c.norm_output = g.boolean("norm_output", false);
   norms.before_fc = g.boolean("norm_before_fc", false), norms.each_tap = g.boolean("fc_norm", false);
   norms.none = flags.contains("norm_before_fc") && !norms.before_fc && !norms.each_tap;
+  if (const int hidden = top.integer("target_hidden_size", target.hidden); hidden != target.hidden)
+    return other_target(name, hidden, target);
   c.rope = {.theta = 10000.0, .factor = 1.0};
   RETURN_IF_ERROR(read_rope(layer, c.rope, name));
   RETURN_IF_ERROR(read_taps(flags, target, c, name));

@@ -11,6 +11,30 @@ namespace {
 
 constexpr const char* kPrefix = "eagle3.";
 
+// Behind the prefix: what is read, and what changes nothing.
+constexpr const char* kHeadKeys[] = {"block_count",
+                                     "context_length",
+                                     "embedding_length",
+                                     "feed_forward_length",
+                                     "attention.head_count",
+                                     "attention.head_count_kv",
+                                     "attention.key_length",
+                                     "attention.layer_norm_rms_epsilon",
+                                     "rope.freq_base",
+                                     "rope.scaling.type",
+                                     "rope.scaling.factor",
+                                     "rope.scaling.original_context_length",
+                                     "rope.scaling.yarn_beta_fast",
+                                     "rope.scaling.yarn_beta_slow",
+                                     "rope.scaling.finetuned",
+                                     "vocab_size",
+                                     "draft_vocab_size",
+                                     "target_hidden_size",
+                                     "target_layers",
+                                     "extract_layers",
+                                     "norm_before_residual",
+                                     "norm_before_fc"};
+
 struct HeadName {
   const char *gguf, *hf;
 };
@@ -32,17 +56,18 @@ constexpr HeadName kHeadNames[] = {{"fc.weight", "fc.weight"},
                                    {"d2t", "d2t"}};
 
 Status read_target_layers(const GgufFile& file, const ModelConfig& target, Eagle3Config& c) {
-  const auto it = file.metadata.find("eagle3.target_layers");
+  auto it = file.metadata.find("eagle3.target_layers");
+  if (it == file.metadata.end()) it = file.metadata.find("eagle3.extract_layers");  // its old name
   if (it == file.metadata.end()) {
     c.taps = default_taps(target.layers);
     return {};
   }
   const auto* layers = std::get_if<std::vector<int64_t>>(&it->second);
   if (layers == nullptr || layers->size() > kMostTaps)
-    return invalid("{}: metadata 'eagle3.target_layers' is not a list of at most {}", c.name, kMostTaps);
+    return invalid("{}: metadata '{}' is not a list of at most {}", c.name, it->first, kMostTaps);
   for (const int64_t layer : *layers) {
     if (layer < 0 || layer > 1024)
-      return invalid("{}: metadata 'eagle3.target_layers' holds something that is no layer", c.name);
+      return invalid("{}: metadata '{}' holds something that is no layer", c.name, it->first);
     c.taps.push_back(static_cast<int>(layer));
   }
   return {};
@@ -70,9 +95,9 @@ Result<Eagle3Config> head_config(const GgufFile& file, const std::string& name, 
   c.rope = {.theta = f.number(p + "rope.freq_base", 10000.0), .factor = 1.0};
   read_gguf_scaling(f, p, false, name, f.integer(p + "context_length", target.max_context), c.rope);
   if (const int hidden = f.integer(p + "target_hidden_size", target.hidden); hidden != target.hidden)
-    f.fail(invalid("{}: it reads hidden states of {}, the model's have {}; the head belongs to another model",
-                   name, hidden, target.hidden));
+    f.fail(other_target(name, hidden, target));
   RETURN_IF_ERROR(f.status());
+  RETURN_IF_ERROR(check_metadata(file, p, kHeadKeys, {.head_dim = c.head_dim, .rope = c.rope}, name));
   RETURN_IF_ERROR(read_target_layers(file, target, c));
   const RawTensor* d2t = file.tensors.find("d2t");
   const bool list = d2t != nullptr && d2t->shape.size() == 1 && d2t->shape[0] <= c.vocab;
@@ -143,7 +168,7 @@ Result<Eagle3Gguf> eagle3_from_gguf(GgufFile file, const std::string& name, cons
     const std::string other = file.tensors.tensors.begin()->first.substr(0, 120);
     return error(StatusCode::kUnsupported, "{}: tensor '{}' {}", name, other,
                  other.find("rope_freqs") != std::string::npos
-                     ? "scales RoPE as Llama 3 does, which is not supported"
+                     ? "scales RoPE as Llama 3 does, which is not supported; YaRN and plain RoPE are"
                      : "is not known in an EAGLE3 head");
   }
   out.tensors = std::move(map);

@@ -157,7 +157,8 @@ class Eagle3GgufFile : public Eagle3File {
         h.u32("eagle3.feed_forward_length", 32);
     h.u32("eagle3.attention.head_count", 2), h.u32("eagle3.attention.head_count_kv", 1);
     h.u32("eagle3.attention.key_length", 16), h.u32("eagle3.vocab_size", 64);
-    h.u32("eagle3.target_hidden_size", 32), h.integers("eagle3.target_layers", {2, 4, 5});
+    h.u32("eagle3.target_hidden_size", 32), h.integers(taps_key_, {2, 4, 6});
+    if (!key_.empty()) h.boolean(key_, true);
     h.f32("eagle3.attention.layer_norm_rms_epsilon", 1e-5), h.f32("eagle3.rope.freq_base", 20000.0);
     h.boolean("eagle3.norm_before_residual", true), h.boolean("eagle3.norm_before_fc", before_fc_);
   }
@@ -193,7 +194,7 @@ class Eagle3GgufFile : public Eagle3File {
     EXPECT_EQ(status.message().find('\n'), std::string::npos);
   }
 
-  std::string architecture_ = "eagle3", extra_;
+  std::string architecture_ = "eagle3", extra_, key_, taps_key_ = "eagle3.target_layers";
   bool before_fc_ = false;
   std::vector<int64_t> ids_ = {3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18};
 };
@@ -202,6 +203,8 @@ TEST_F(Eagle3GgufFile, IsTheHeadOfTheFolder) {
   for (const bool before_fc : {false, true}) {
     before_fc_ = before_fc;
     files_.config["norm_before_residual"] = true, files_.config["norm_before_fc"] = before_fc;
+    files_.config["eagle_aux_hidden_state_layer_ids"] = {2, 4, 6};
+    taps_key_ = before_fc ? "eagle3.extract_layers" : "eagle3.target_layers";
     if (before_fc) files_.tensors["input_norm.weight"] = halves({96});
     const auto folder = open(files_);
     ASSERT_TRUE(folder.ok()) << folder.status().message();
@@ -253,7 +256,9 @@ TEST_F(Eagle3GgufFile, WrongOnesAreOneLine) {
   refuses_gguf("scales RoPE as Llama 3 does");
   extra_ = "blk.0.attn_q.bias";
   refuses_gguf("is not known in an EAGLE3 head");
-  extra_.clear(), ids_[15] = 64;
+  extra_.clear(), key_ = "eagle3.norm_output";
+  refuses_gguf("metadata 'eagle3.norm_output' says what is not supported");
+  key_.clear(), ids_[15] = 64;
   refuses_gguf("outside the vocabulary");
   ids_[15] = INT64_MIN;
   refuses_gguf("outside the vocabulary");
@@ -350,7 +355,11 @@ TEST_F(Eagle3File, EveryWrongConfigIsNamed) {
       {"num_key_value_heads", 0, "KV heads"},
       {"head_dim", 15, "head_dim 15"},
       {"draft_vocab_size", 65, "draft_vocab_size is 65"},
-      {"rope_scaling", {{"rope_type", "llama3"}}, "'llama3'"},
+      {"rope_scaling", {{"rope_type", "llama3"}}, "'llama3' is not supported; 'yarn' and"},
+      {"target_hidden_size", 33, "reads hidden states of 33, the model's have 32"},
+      {"norm_of_tomorrow", true, "'norm_of_tomorrow' is true"},
+      {"eagle_config", {{"norm_of_tomorrow", true}}, "'norm_of_tomorrow' is true"},
+      {"eagle_config", {{"use_last_layernorm", false}}, "'use_last_layernorm' is false"},
       {"rope_theta", 0, "rope_theta"},
       {"hidden_act", "gelu", "gelu"},
       {"attention_bias", true, "'attention_bias'"},

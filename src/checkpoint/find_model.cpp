@@ -64,6 +64,10 @@ Result<std::string> one_of(std::vector<FoundModel> models, const fs::path& folde
   remove_repeated(models);
   if (std::ranges::any_of(models, &FoundModel::gpt_oss))
     std::erase_if(models, [](const FoundModel& m) { return !m.gpt_oss; });
+  std::vector<std::string> paths;
+  std::ranges::transform(models, std::back_inserter(paths), &FoundModel::path);
+  paths = without_heads(std::move(paths));
+  std::erase_if(models, [&](const FoundModel& m) { return std::ranges::find(paths, m.path) == paths.end(); });
   if (models.size() == 1) return models.front().path;
   std::vector<std::string> names;
   std::ranges::transform(models, std::back_inserter(names), &FoundModel::name);
@@ -100,11 +104,17 @@ Result<std::string> in_repository(const fs::path& folder, const RepositoryName& 
   }
   std::vector<std::string> ggufs;
   bool whole = false;
+  std::string head, other;
   for (const FoundModel& model : models_below(folder.string())) {
     whole = whole || model.kind != "GGUF";
+    (is_head(model.name) ? head : other) = model.name;
     if (model.kind == "GGUF" && (model.gpt_oss || !name.tag.empty())) ggufs.push_back(model.name);
   }
-  if (name.tag.empty() && (whole || ggufs.size() < 2)) return in_folder(folder);
+  ggufs = without_heads(std::move(ggufs));
+  if (name.tag.empty() && !head.empty() && other.empty())
+    return error(StatusCode::kNotFound, "{}: only a draft head of it is here ({}); get the model: {}",
+                 name.full_name(), head, pull_command(name.full_name()));
+  if (name.tag.empty() && (whole || ggufs.empty())) return in_folder(folder);
   const std::vector<std::string> meant = name.tag.empty() ? ggufs : with_gguf_tag(ggufs, name.tag);
   if (meant.size() == 1) return (folder / meant.front()).string();
   if (meant.empty())

@@ -123,9 +123,9 @@ TEST_F(FindModel, OwnerAndName) {
   for (const std::string& name :
        {std::string("openai/gpt-oss-20b"), path(repository), hub(), folder_.string()})
     EXPECT_EQ(found(name), path(repository + "snapshots/abc")) << name;
-  put("hub/models--ggml-org--gpt-oss-20b-GGUF/snapshots/1/gpt-oss-20b-mxfp4.gguf");
+  put("hub/models--ggml-org--gpt-oss-20b-GGUF/snapshots/1/gpt-oss-20b-MXFP4.gguf");
   EXPECT_EQ(found("ggml-org/gpt-oss-20b-GGUF"),
-            path("hub/models--ggml-org--gpt-oss-20b-GGUF/snapshots/1/gpt-oss-20b-mxfp4.gguf"));
+            path("hub/models--ggml-org--gpt-oss-20b-GGUF/snapshots/1/gpt-oss-20b-MXFP4.gguf"));
   expect_error(hub(), {"several models", "openai/gpt-oss-20b", "ggml-org/gpt-oss-20b-GGUF"});
 }
 
@@ -168,6 +168,27 @@ TEST_F(FindModel, ASnapshotWithoutAllItsFiles) {
   EXPECT_EQ(found("o/n:F16"), path(snapshot + "m-F16.gguf"));
   put("hub/models--o--n/snapshots/0/m-Q8_0.gguf");
   EXPECT_EQ(found("o/n:Q8_0"), path("hub/models--o--n/snapshots/0/m-Q8_0.gguf"));
+}
+
+// ggml-org's repositories hold draft heads beside the model.
+TEST_F(FindModel, ADraftHeadIsFoundByItsFileAlone) {
+  const std::string snapshot = "hub/models--o--gpt-oss-GGUF/snapshots/1/",
+                    head = "eagle3-gpt-oss-20b-Q8_0.gguf";
+  put("hub/models--o--gpt-oss-GGUF/refs/main", "1"), put(snapshot + head);
+  expect_error("o/gpt-oss-GGUF", {"only a draft head of it is here", "moesaic pull o/gpt-oss-GGUF"});
+  EXPECT_EQ(find_model("o/gpt-oss-GGUF", {.hub = hub()}).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(find_adapter("o/gpt-oss-GGUF", {.hub = hub()}).value(), path(snapshot + head));
+  put(snapshot + "gpt-oss-20b-MXFP4.gguf");
+  for (const char* name : {"o/gpt-oss-GGUF", "o/gpt-oss-GGUF:MXFP4"})
+    EXPECT_EQ(found(name), path(snapshot + "gpt-oss-20b-MXFP4.gguf"));
+  EXPECT_EQ(found(path(snapshot)), path(snapshot + "gpt-oss-20b-MXFP4.gguf"));
+  expect_error("o/gpt-oss-GGUF:Q8_0", {"not here, but gpt-oss-20b-MXFP4.gguf"});
+  EXPECT_EQ(found("o/gpt-oss-GGUF/" + head), path(snapshot + head));
+  std::vector<std::string> names;
+  for (const FoundModel& model : models_here({.hub = hub()})) {
+    if (model.place == "Hugging Face") names.push_back(model.name);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"o/gpt-oss-GGUF/" + head, "o/gpt-oss-GGUF:MXFP4"}));
 }
 
 TEST_F(FindModel, ACacheOfOtherModels) {

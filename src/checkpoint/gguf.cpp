@@ -199,7 +199,9 @@ Result<TensorHeader> read_tensor_header(Cursor& in, const std::string& path) {
   for (uint32_t d = 0; d < dims; ++d) header.tensor.shape.push_back(in.read<int64_t>());
   const auto type = in.read<uint32_t>();
   header.offset = in.read<uint64_t>();
-  if (!in.ok()) return invalid("{}: {} inside the tensor list", path, in.fault());
+  constexpr size_t kShape = 64;  // bytes of its own
+  if (!in.build(1, 2 * sizeof(TensorHeader) + kShape))
+    return invalid("{}: {} inside the tensor list", path, in.fault());
   const std::optional<TensorType> known = tensor_type(type);
   if (!known) {
     const char* name = type < std::size(kTypeNames) ? kTypeNames[type] : "(unknown)";
@@ -262,6 +264,8 @@ Result<GgufFile> read_gguf(std::shared_ptr<const MappedFile> file) {
   Cursor in(file->bytes());
   if (in.read<uint32_t>() != kMagic) return invalid("{}: not a GGUF file", path);
   const auto version = in.read<uint32_t>();
+  if (version == 0x03000000)
+    return error(StatusCode::kUnsupported, "{}: a big-endian GGUF file; use a little-endian one", path);
   if (version != 3)
     return error(StatusCode::kUnsupported, "{}: GGUF version {}; only version 3 is supported", path, version);
   const auto tensors = in.read<uint64_t>(), entries = in.read<uint64_t>();

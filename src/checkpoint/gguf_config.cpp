@@ -90,15 +90,16 @@ bool is_usual_pattern(const GgufValue& value) {
   return layers != nullptr || says(value, 2);
 }
 
-// A key that changes the result and is not honoured is an error, whichever it is.
-Status check_metadata(const GgufFile& file, const std::string& prefix, const ModelConfig& c,
-                      const std::string& name) {
+}  // namespace
+
+Status check_metadata(const GgufFile& file, const std::string& prefix, std::span<const char* const> read,
+                      const ModelConfig& c, const std::string& name) {
   const std::vector<FixedMetadata> fixed = fixed_keys(c);
   for (auto it = file.metadata.lower_bound(prefix);
        it != file.metadata.end() && it->first.starts_with(prefix); ++it) {
     const std::string key = it->first.substr(prefix.size());
     const auto is_key = [&](const char* k) { return key == k; };
-    if (std::ranges::any_of(kGgufKeys, is_key)) continue;
+    if (std::ranges::any_of(read, is_key)) continue;
     const auto rule = std::ranges::find_if(fixed, [&](const FixedMetadata& f) { return key == f.key; });
     const bool usual = rule != fixed.end() ? says(it->second, rule->value) || says(it->second, rule->other)
                        : key == "attention.sliding_window_pattern" ? is_usual_pattern(it->second)
@@ -109,8 +110,6 @@ Status check_metadata(const GgufFile& file, const std::string& prefix, const Mod
   }
   return {};
 }
-
-}  // namespace
 
 // llama.cpp takes a factor without a type
 // for linear scaling.
@@ -156,7 +155,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file, const std::string& na
   c.eos_token = f.integer("tokenizer.ggml.eos_token_id", -1);
   c.pad_token = f.integer("tokenizer.ggml.padding_token_id", -1);
   RETURN_IF_ERROR(f.status());
-  RETURN_IF_ERROR(check_metadata(file, p, c, name));
+  RETURN_IF_ERROR(check_metadata(file, p, kGgufKeys, c, name));
   const RawTensor* embed = file.tensors.find("token_embd.weight");
   if (embed == nullptr || embed->shape.size() != 2)
     return invalid("{}: tensor 'token_embd.weight' is missing", name);

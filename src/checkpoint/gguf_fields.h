@@ -2,6 +2,7 @@
 // that callers read as a list of keys.
 #pragma once
 
+#include <span>
 #include <string>
 #include <utility>
 
@@ -62,5 +63,10 @@ class GgufFields {
 // always YaRN. context: of the model.
 void read_gguf_scaling(GgufFields& f, const std::string& prefix, bool ollama, const std::string& name,
                        int context, RopeConfig& rope);
+
+// Fails with the first key behind the prefix that is not among these and says something other than what a
+// model of this config always does.
+Status check_metadata(const GgufFile& file, const std::string& prefix, std::span<const char* const> read,
+                      const ModelConfig& c, const std::string& name);
 
 }  // namespace moesaic

@@ -57,6 +57,17 @@ std::vector<std::string> gguf_models(std::span<const std::string> names) {
   return {models.begin(), models.end()};
 }
 
+bool is_head(const std::string& path) {
+  constexpr std::string_view kPrefixes[] = {"eagle3-", "dflash-", "mtp-", "draft-"};
+  const std::string file = lower_case(base_name(path));
+  return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return file.starts_with(prefix); });
+}
+
+std::vector<std::string> without_heads(std::vector<std::string> models) {
+  if (!std::ranges::all_of(models, is_head)) std::erase_if(models, is_head);
+  return models;
+}
+
 std::string gguf_tag(const std::string& path) {
   constexpr std::string_view kSuffix = ".gguf", kPart = "-00001-of-00001.gguf";
   const std::string name = base_name(path);

@@ -16,6 +16,12 @@ std::vector<std::string> gguf_parts(const std::string& path);
 // beside llama.cpp's models (mmproj, imatrix) do not count.
 std::vector<std::string> gguf_models(std::span<const std::string> names);
 
+// True for a draft head, as llama.cpp names them: eagle3-*, dflash-*, mtp-* and draft-*.
+bool is_head(const std::string& path);
+// The models that are meant where nobody names a file: not the draft heads beside them. All of them where
+// there is nothing else.
+std::vector<std::string> without_heads(std::vector<std::string> models);
+
 // The quantisation, as llama.cpp reads it out of a name: MXFP4 of "gpt-oss-20b-mxfp4-00001-of-00002.gguf".
 // Empty where the name has none.
 std::string gguf_tag(const std::string& path);

@@ -81,7 +81,7 @@ Result<AnyJson> parse(std::string_view text, const std::string& name) {
 template <typename AnyJson>
 Result<AnyJson> read_file(const std::string& path) {
   ASSIGN_OR_RETURN(const auto file, MappedFile::open(path));
-  constexpr size_t kMaxJson = 256 << 20;
+  constexpr size_t kMaxJson = 6 << 20;
   if (file->bytes().size() > kMaxJson)
     return invalid("{}: larger than {} MB, not a JSON file of a model", path, kMaxJson >> 20);
   return parse<AnyJson>({reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()}, path);

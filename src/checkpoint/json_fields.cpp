@@ -90,7 +90,8 @@ Result<RopeConfig> read_one(const Outer& o, const Json& scaling, const std::stri
     return invalid("{}: 'rope_type' and 'type' are not the same", name);
   if (type == "yarn") return read_yarn(o, scaling, name);
   if (type != "default")
-    return error(StatusCode::kUnsupported, "{}: RoPE type '{}' is not supported", name, type.substr(0, 40));
+    return error(StatusCode::kUnsupported, "{}: RoPE type '{}' is not supported; 'yarn' and 'default' are",
+                 name, type.substr(0, 40));
   RETURN_IF_ERROR(check_known(scaling, kPlainKeys, name));
   JsonFields f(scaling, name);
   const RopeConfig rope{.theta = f.number("rope_theta", o.theta), .factor = 1.0};

@@ -56,7 +56,7 @@ Result<Adapter> read_adapter(const std::string& text, const ModelConfig& config)
   Adapter adapter;
   ASSIGN_OR_RETURN(adapter.saved, take_saved_modules(*tensors, lora, config));
   ASSIGN_OR_RETURN(adapter.factors, lora_factors(*tensors, lora, choice.scale, config));
-  const bool saves = lora.saves_embedding || lora.saves_head;
+  const bool saves = adapter.saved.embed.data != nullptr || adapter.saved.head.data != nullptr;
   if (adapter.factors.empty() && !saves) return invalid("{}: it holds no tensors", path);
   if (saves && choice.scale != 1)
     return error(StatusCode::kUnsupported, "{}: whole modules (modules_to_save) have no scale other than 1",

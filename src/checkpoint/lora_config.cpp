@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/strings.h"
 
 namespace moesaic {
 namespace {
@@ -102,6 +103,17 @@ T value_for(const std::vector<std::pair<std::string, T>>& patterns, const std::s
 bool is_rank(const OrderedJson& value) {
   return value.is_number_integer() && value.get<int64_t>() >= 1 && value.get<int64_t>() <= kMostRank;
 }
+// "0.19.1", "0.22.1.dev0@0123456". Adapters without a version are older.
+bool is_since_0_19(const OrderedJson& version) {
+  const std::string text = version.is_string() ? version.get<std::string>() : "0.0";
+  const size_t dot = text.find('.');
+  const int major = number_of<int>(text.substr(0, dot)).value_or(0);
+  const std::string_view rest =
+      std::string_view(text).substr(dot == std::string::npos ? text.size() : dot + 1);
+  const int minor = number_of<int>(rest.substr(0, rest.find('.'))).value_or(0);
+  return major > 0 || minor >= 19;
+}
+
 bool is_alpha(const OrderedJson& value) { return value.is_number() && std::isfinite(value.get<double>()); }
 
 template <typename T>
@@ -139,6 +151,7 @@ Result<LoraConfig> lora_config(const OrderedJson& json, const std::string& name)
   if (!stabilized.is_boolean() && !stabilized.is_null())
     return invalid("{}: use_rslora is {}, expected true or false", name, shown(stabilized));
   c.rank_stabilized = stabilized.is_boolean() && stabilized.get<bool>();
+  c.may_be_transposed = is_since_0_19(json.value("peft_version", OrderedJson()));
   ASSIGN_OR_RETURN(c.rank_pattern, read_patterns<int>(json, "rank_pattern", is_rank, name));
   ASSIGN_OR_RETURN(c.alpha_pattern, read_patterns<double>(json, "alpha_pattern", is_alpha, name));
   return c;

@@ -18,6 +18,7 @@ struct LoraConfig {
   // Names of modules, or their ends at a dot, in the file's order; "^" before one: the whole name.
   std::vector<std::pair<std::string, int>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
+  bool may_be_transposed = false;  // peft 0.19 or later: factors of all experts may be those of the transpose
   bool saves_embedding = false, saves_head = false;  // modules_to_save
 };
 

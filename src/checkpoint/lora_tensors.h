@@ -39,7 +39,7 @@ Result<std::vector<float>> lora_floats(const RawTensor& tensor, const std::strin
 struct SavedModules {
   MatrixView embed, head;  // [vocab, hidden]; without data where it has none
 };
-// Takes those that the config lists out of the tensors.
+// Takes them out of the tensors. Those that the config lists must be there.
 Result<SavedModules> take_saved_modules(TensorMap& tensors, const LoraConfig& lora,
                                         const ModelConfig& config);
 

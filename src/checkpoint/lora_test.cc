@@ -57,7 +57,7 @@ class LoraFolder : public ::testing::Test {
     std::ofstream(folder_ / "adapter_config.json") << j.dump();
   }
   void add(const std::string& name, std::vector<int64_t> shape, float value = 0.5F,
-           const std::string& dtype = "F32") {
+           const std::string& dtype = "F32", bool counting = false) {
     const size_t bytes = dtype == "F32" ? 4 : 8;
     size_t count = 1;
     for (const int64_t d : shape) count *= static_cast<size_t>(d);
@@ -65,7 +65,10 @@ class LoraFolder : public ::testing::Test {
         {"dtype", dtype}, {"shape", shape}, {"data_offsets", {data_.size(), data_.size() + count * bytes}}};
     std::string one(bytes, '\0');
     std::memcpy(one.data(), &value, sizeof value);
-    for (size_t i = 0; i < count; ++i) data_ += one;
+    for (size_t i = 0; i < count; ++i) {
+      if (counting) value = static_cast<float>(i), std::memcpy(one.data(), &value, sizeof value);
+      data_ += one;
+    }
   }
   void add_pair(const std::string& module, int64_t rows, int64_t rank, int64_t cols) {
     add(module + ".lora_A.weight", {rank, cols}), add(module + ".lora_B.weight", {rows, rank});
@@ -154,6 +157,60 @@ TEST_F(LoraFolder, OneExpertAtATime) {
   expect_error("is adapted twice");
 }
 
+// As vLLM and Tinker have them: gate has the even rows, up the odd ones.
+TEST_F(LoraFolder, OneMatrixOfOneExpert) {
+  config({{"alpha_pattern", {{"experts.1.up_proj", 8}}}});
+  const std::string experts = "base_model.model.model.layers.0.mlp.experts.";
+  add_pair(experts + "1.gate_proj", 32, 2, 64), add_pair(experts + "1.up_proj", 32, 2, 64);
+  add_pair(experts + "2.down_proj", 64, 2, 32);
+  ASSERT_EQ(error(), "");
+  const LayerAdapter& a = weights_.adapters[0];
+  std::vector<float> row(32);
+  for (int64_t r : {4, 5}) {
+    read_row(a.gate_up.up.at(1), r, row);
+    EXPECT_EQ(row[0], r == 4 ? 1.0F : 0.0F) << r;
+    EXPECT_EQ(row[2], r == 5 ? 2.0F : 0.0F) << r;
+  }
+  read_row(a.down.up.at(2), 5, row);
+  EXPECT_EQ(row[1], 1.0F);
+}
+
+// peft 0.19 and later with transformers 4: B A is the change of [E, in, out], as transformers stores it.
+TEST_F(LoraFolder, FactorsOfTheTranspose) {
+  ModelConfig square = kConfig;
+  square.intermediate = 64;
+  const std::string experts = "base_model.model.model.layers.0.mlp.experts";
+  const auto apply = [&](const char* version, bool gate_up) {
+    config({{"peft_version", version}});
+    header_ = {}, data_.clear(), weights_.adapters.clear();
+    const std::string down = gate_up ? experts + ".base_layer" : experts;
+    add(down + ".lora_A.weight", {6, 64}, 0, "F32", true),
+        add(down + ".lora_B.weight", {64, 6}, 0, "F32", true);
+    if (gate_up)
+      add(experts + ".lora_A.weight", {6, 128}, 0, "F32", true),
+          add(experts + ".lora_B.weight", {64, 6}, 0, "F32", true);
+    write();
+    return apply_lora(std::vector<std::string>{folder_.string()}, square, weights_).message();
+  };
+  // Number i of a factor is i; the scale is 2.
+  const auto expect = [](const LowRankExperts& low, bool transposed) {
+    std::vector<float> up(32), down(64);
+    const int64_t rows = low.up.first.rows;
+    for (int64_t e = 0; e < 3; ++e) {
+      read_row(low.down.at(e), 1, down), read_row(low.up.at(e), 5, up);
+      const int64_t a = e * 2 + 1, b = 3 + e;  // row of A, column of B
+      EXPECT_EQ(down[7], static_cast<float>(transposed ? 7 * 6 + b : a * 64 + 7));
+      EXPECT_EQ(up[1], static_cast<float>(2 * (transposed ? a * rows + 5 : 5 * 6 + b)));
+    }
+  };
+  ASSERT_EQ(apply("0.21.2", true), "");
+  expect(weights_.adapters[0].gate_up, true), expect(weights_.adapters[0].down, true);
+  for (const char* version : {"0.19.0", "1.0", "0.20.0.dev0@0123456"})
+    EXPECT_NE(apply(version, false).find("fit the matrix and its transpose"), std::string::npos) << version;
+  ASSERT_EQ(apply("0.18.1", false), "");
+  expect(weights_.adapters[0].down, false);
+}
+
 TEST_F(LoraFolder, WholeModules) {
   config({{"modules_to_save", {"lm_head"}}});
   for (const char* ending : {".weight", ".modules_to_save.weight", ".modules_to_save.default.weight"}) {
@@ -169,6 +226,12 @@ TEST_F(LoraFolder, WholeModules) {
   EXPECT_NE(apply_lora(scaled, kConfig, weights_).message().find("no scale other than 1"), std::string::npos);
   EXPECT_NE(apply_lora(twice, kConfig, weights_).message().find("so does an earlier adapter"),
             std::string::npos);
+  // peft saves them on its own where a vocabulary has changed.
+  config();
+  header_ = {}, data_.clear(), weights_.head = {};
+  add("base_model.model.lm_head.weight", {8, 64}), add("base_model.model.model.embed_tokens.weight", {8, 64});
+  ASSERT_EQ(error(), "");
+  EXPECT_TRUE(weights_.head.rows == 8 && weights_.embed.rows == 8);
   header_ = {}, data_.clear();
   add("base_model.model.lm_head.weight", {9, 64});
   expect_error("saved module 'lm_head' is F32 [9, 64], expected [8, 64]");
@@ -287,7 +350,8 @@ TEST_F(LoraFolder, TensorsThatAreNotApplied) {
     const char* says;
   } kCases[] = {
       {"base_model.model.model.embed_tokens.lora_embedding_A", {2, 8}, "is not a LoRA factor"},
-      {"base_model.model.lm_head.weight", {8, 64}, "is not a LoRA factor"},
+      {"base_model.model.model.norm.weight", {64}, "is not a LoRA factor"},
+      {"base_model.model.model.embed_tokens.modules_to_save.weight", {8, 64}, "is not a LoRA factor"},
       {kQuery + ".lora_magnitude_vector.weight", {64}, "is of DoRA, which is not supported"},
       {kQuery + ".lora_A.weight", {2, 64}, "has no lora_B"},
       {kQuery + ".lora_B.weight", {64, 2}, "has no lora_A"},

@@ -118,6 +118,18 @@ TEST_F(ManyEntries, HugeMetadataOfGguf) {
   }
 }
 
+// So is a list of tensors, and JSON of many empty objects.
+TEST_F(ManyEntries, HugeListOfTensors) {
+  GgufHeader header;
+  for (int i = 0; i < 1'000'000; ++i) header.tensor("", {32}, 0, 0);
+  const auto gguf = read_gguf(MappedFile::open(put("many.gguf", header.finish(1'000'000))).value());
+  EXPECT_NE(gguf.status().message().find("more than 256 MB inside the tensor list"), std::string::npos)
+      << gguf.status().message();
+  put("config.json", std::string((6 << 20) + 1, ' '));
+  EXPECT_NE(read_json_file(path("config.json")).status().message().find("larger than 6 MB"),
+            std::string::npos);
+}
+
 // Ordered JSON finds a member by a scan: an object of too many members is an error.
 TEST_F(ManyEntries, PatternsOfAnAdapter) {
   std::string text = R"({"peft_type":"LORA","r":8,"lora_alpha":8,"rank_pattern":{"a":1)";

@@ -67,6 +67,61 @@ TEST_F(ModelFolder, AnIndexWhoseFilesAreThereCounts) {
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
 }
 
+// A tensor belongs to the file that the index names for it; a copy in another file is left over.
+TEST_F(ModelFolder, AStaleCopyIsNotRead) {
+  fs::copy(path("model.safetensors"), path("old.safetensors"));
+  fs::rename(path("model.safetensors"), path("new.safetensors"));
+  const auto whole = open_checkpoint(folder_.string());
+  EXPECT_NE(whole.status().message().find("earlier file"), std::string::npos) << whole.status().message();
+  const auto golden = open_checkpoint(std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/model/tiny-mxfp4");
+  ASSERT_TRUE(golden.ok()) << golden.status().message();
+  Json map = {{"unknown", "old.safetensors"}};
+  for (const TensorInfo& t : golden->tensors) map[t.name] = "new.safetensors";
+  put("model.safetensors.index.json", Json({{"weight_map", map}}).dump());
+  const auto checkpoint = open_checkpoint(folder_.string());
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  put("model.safetensors.index.json", R"({"weight_map": {}})");
+  const Status empty = open_checkpoint(folder_.string()).status();
+  EXPECT_NE(empty.message().find("index.json: its weight_map is empty"), std::string::npos)
+      << empty.message();
+}
+
+// unsloth's name of the router is read; a bias of the head would change the numbers; experts in a tensor each
+// are told before anything else is missed.
+TEST_F(ModelFolder, NamesOfOtherPrograms) {
+  const auto rename = [](Json& header, const std::string& from, const std::string& to) {
+    header[to] = header[from];
+    header.erase(from);
+  };
+  const std::string router = "model.layers.0.mlp.router.";
+  change_header([&](Json& header) {
+    for (const char* name : {"weight", "bias"}) rename(header, router + name, router + "linear." + name);
+  });
+  const auto checkpoint = open_checkpoint(folder_.string());
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  const std::string before = get("model.safetensors");
+  uint64_t length = 0;
+  std::memcpy(&length, before.data(), sizeof length);
+  const size_t end = before.size() - sizeof length - length;
+  for (const char* name : {"lm_head.bias", "model.norm.bias", "model.embed_tokens.weight_scale"}) {
+    put("model.safetensors", before + "1234");
+    change_header([&](Json& header) {
+      header[name] = {{"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {end, end + 4}}};
+    });
+    const Status status = open_checkpoint(folder_.string()).status();
+    EXPECT_NE(status.message().find(name), std::string::npos) << status.message();
+  }
+  put("model.safetensors", before);
+  forget(router + "linear.weight");
+  change_header([&](Json& header) {
+    rename(header, "model.layers.0.mlp.experts.down_proj_bias",
+           "model.layers.0.mlp.experts.gate_up_projs.0.weight");
+  });
+  const Status each = open_checkpoint(folder_.string()).status();
+  EXPECT_NE(each.message().find("experts in a tensor each are not supported"), std::string::npos)
+      << each.message();
+}
+
 TEST_F(ModelFolder, WithoutAnIndexAllItsFilesAreRead) {
   fs::rename(path("model.safetensors"), path("first.safetensors"));
   put("notes.txt", "no tensors");

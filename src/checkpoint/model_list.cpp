@@ -102,6 +102,7 @@ void name_in_repository(const std::string& repository, std::vector<FoundModel>& 
   for (const FoundModel& model : found) {
     if (model.kind == "GGUF") ggufs.push_back(model.name);
   }
+  ggufs = without_heads(std::move(ggufs));
   for (FoundModel& model : found) {
     const std::string tag = gguf_tag(model.name);
     if ((named && found.size() == 1) || (model.kind != "GGUF" && model.name.empty()))

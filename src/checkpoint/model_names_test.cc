@@ -47,6 +47,14 @@ TEST(GgufModels, OnceEachAndOnlyModels) {
   EXPECT_EQ(gguf_models(names), (Names{"a.gguf", "b-00001-of-00002.gguf"}));
 }
 
+TEST(GgufModels, WithoutTheHeadsBesideThem) {
+  const Names heads = {"d/DFlash-m-F16.gguf", "draft-m.gguf", "eagle3-m-Q8_0.gguf", "mtp-m.gguf"};
+  EXPECT_EQ(without_heads(heads), heads);
+  Names all = heads;
+  all.push_back("m-eagle3-Q8_0.gguf");
+  EXPECT_EQ(without_heads(all), Names{"m-eagle3-Q8_0.gguf"});
+}
+
 TEST(RepositoryNames, Parse) {
   EXPECT_EQ(repository_name("openai/gpt-oss-20b")->repository, "openai/gpt-oss-20b");
   EXPECT_EQ(repository_name("a/b:UD-Q4_K_XL")->tag, "UD-Q4_K_XL");

@@ -50,7 +50,11 @@ Status read_entry(const std::string& name, const Json& entry, std::span<const st
   ASSIGN_OR_RETURN(tensor.shape, read_integers(entry, "shape", 8, where));
   ASSIGN_OR_RETURN(const std::vector<int64_t> offsets, read_integers(entry, "data_offsets", 2, where));
   const int64_t size = dtype_bytes(tensor.dtype);
-  if (size == 0) return invalid("{}: unknown dtype '{}'", where, tensor.dtype.substr(0, 20));
+  if (size == 0)
+    return error(
+        StatusCode::kUnsupported,
+        "{}: dtype '{}' is not supported; use weights in BF16, F16, F32 or MXFP4 (U8), or a GGUF file", where,
+        tensor.dtype.substr(0, 20));
   const auto count = element_count(tensor.shape);
   if (!count) return invalid("{}: impossible shape", where);
   if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > std::ssize(data))

@@ -87,7 +87,7 @@ Result<Choice> choose_files(const Listing& listing, const RepositoryName& name, 
   if (name.tag.empty() && has_safetensors(listing, "")) return folder_choice(listing, "");
   std::vector<std::string> paths;
   for (const RemoteFile& file : listing.files) paths.push_back(file.path);
-  const std::vector<std::string> models = gguf_models(paths);
+  const std::vector<std::string> models = without_heads(gguf_models(paths));
   std::vector<std::string> meant = name.tag.empty() ? models : with_gguf_tag(models, name.tag);
   for (const char* tag : {"Q4_K_M", "Q8_0"}) {
     const std::vector<std::string> found = with_gguf_tag(meant, tag);

@@ -55,6 +55,16 @@ TEST(ChooseFiles, OneOfSeveralGgufs) {
   EXPECT_EQ(chosen({"m-mxfp4.gguf"}), Paths{"m-mxfp4.gguf"});
 }
 
+TEST(ChooseFiles, AHeadBesideTheModelByItsFileAlone) {
+  const Paths all = {"gpt-oss-20b-MXFP4.gguf", "eagle3-gpt-oss-20b-BF16.gguf",
+                     "eagle3-gpt-oss-20b-Q8_0.gguf"};
+  EXPECT_EQ(chosen(all), Paths{all[0]});
+  EXPECT_EQ(chosen(all, {}, true), Paths{all[0]});
+  EXPECT_EQ(chosen(all, {.tag = "Q8_0"}),
+            Paths{"o/n has no Q8_0; o/n: 1 models; put one of these behind the name: :MXFP4 (1.5 GB)"});
+  EXPECT_EQ(chosen(all, {.file = all[2]}), Paths{all[2]});
+}
+
 TEST(ChooseFiles, AllPartsOfASplitOne) {
   const Paths parts = {"Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf"};
   EXPECT_EQ(chosen(parts), parts);

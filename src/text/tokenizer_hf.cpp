@@ -1,4 +1,6 @@
 // tokenizer.json, as huggingface/tokenizers writes it (byte-level BPE).
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/file_cache.h"
 #include "text/byte_unicode.h"
@@ -126,11 +128,30 @@ Result<std::string> read_pattern(const Json& root) {
   return found;
 }
 
+// False for a sequence of no normalizers, too.
+bool normalizes(const Json& normalizer) {
+  const Json& steps = member(normalizer, "normalizers");
+  const bool sequence = text::string_or(normalizer, "type", "") == "Sequence" && steps.is_array();
+  return !normalizer.is_null() && !(sequence && steps.empty());
+}
+
+// A template may put special tokens around a text, such as one at its beginning.
+bool adds_tokens(const Json& processor) {
+  const Json &steps = member(processor, "processors"), &pieces = member(processor, "single");
+  const bool adds =
+      std::ranges::any_of(pieces, [](const Json& piece) { return piece.contains("SpecialToken"); });
+  return adds || std::ranges::any_of(steps, adds_tokens);
+}
+
 Status check_supported(const Json& root) {
   if (!root.is_object()) return invalid("not a JSON object");
   const Json& model = member(root, "model");
   if (text::string_or(model, "type", "BPE") != "BPE") return invalid("model.type is not BPE");
-  if (!member(root, "normalizer").is_null()) return invalid("a normalizer is set: none is supported");
+  if (normalizes(member(root, "normalizer"))) return invalid("a normalizer is set: none is supported");
+  if (adds_tokens(member(root, "post_processor")))
+    return invalid("post_processor adds tokens to each text: not supported");
+  if (const Json& dropout = member(model, "dropout"); dropout.is_number() && dropout != 0)
+    return invalid("model.dropout is {}, which makes tokens random; expected null", dropout.dump());
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"})
     if (!text::string_or(model, affix, "").empty()) return invalid("model.{} is not supported", affix);
   return {};

@@ -156,6 +156,13 @@ TEST(Tokenizer, RefusesWhatItWouldNotReproduce) {
   };
   EXPECT_NE(broken("/model/type", "Unigram").find("BPE"), std::string::npos);
   EXPECT_NE(broken("/normalizer", json::object()).find("normalizer"), std::string::npos);
+  EXPECT_EQ(broken("/normalizer", {{"type", "Sequence"}, {"normalizers", json::array()}}), "");
+  EXPECT_NE(broken("/model/dropout", 0.1).find("model.dropout is 0.1"), std::string::npos);
+  json processor = {{"type", "TemplateProcessing"}, {"single", {{{"Sequence", {{"id", "A"}}}}}}};
+  EXPECT_EQ(broken("/post_processor", processor), "");
+  processor["single"].push_back({{"SpecialToken", {{"id", "<|return|>"}}}});
+  processor = {{"type", "Sequence"}, {"processors", {{{"type", "ByteLevel"}}, processor}}};
+  EXPECT_NE(broken("/post_processor", processor).find("adds tokens"), std::string::npos);
   EXPECT_NE(broken("/model/merges/0", json({"q", "zz"})).find("merge 0"), std::string::npos);
   EXPECT_NE(broken("/model/merges", 5).find("merges"), std::string::npos);
   EXPECT_NE(broken("/model/vocab/!", -1).find("'!'"), std::string::npos);

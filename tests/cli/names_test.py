@@ -54,7 +54,7 @@ def hub(name):
 def stores():
     subprocess.run([*MOESAIC, "convert", MODEL, str(GGUF)], check=True, capture_output=True)
     shutil.copytree(MODEL, HOME / hub("openai/gpt-oss-20b"))
-    put(hub("ggml-org/gpt-oss-20b-GGUF") + "/gpt-oss-20b-mxfp4.gguf")
+    put(hub("ggml-org/gpt-oss-20b-GGUF") + "/gpt-oss-20b-MXFP4.gguf")
     several = hub("unsloth/gpt-oss-20b-GGUF")
     put(f"{several}/config.json", "{}")  # unsloth's repositories have one beside their GGUF files
     for name in ("gpt-oss-20b-Q8_0", "gpt-oss-20b-F16", "Q4_K_M/gpt-oss-20b-Q4_K_M"):

@@ -132,6 +132,19 @@ class Pull(PullCase):
         self.assertEqual(len(self.blobs()), 3)
         self.assertEqual(self.pull(NAME + ":BF16"), path)
 
+    def test_a_model_beside_its_draft_heads(self):
+        gguf = FOLDER / "pull.gguf"
+        if not gguf.exists():
+            self.ok("convert", MODEL, gguf)
+        name, model, head = "ggml-org/gpt-oss-20b-GGUF", "gpt-oss-20b-MXFP4.gguf", "eagle3-gpt-oss-20b-Q8_0.gguf"
+        self.hub.add(name, {model: gguf.read_bytes(), "eagle3-gpt-oss-20b-BF16.gguf": noise(2000), head: noise(3000)})
+        self.not_pulled(["has no Q8_0", ":MXFP4"], name + ":Q8_0")
+        self.assertEqual(self.pull(f"{name}/{head}").name, head)
+        self.assertIn("OK!", self.ok("run", "-hf", name, "-p", "hello", env=self.env))
+        self.assertEqual(self.pull(name).name, model)
+        self.assertIn("OK!", self.ok("run", "-m", name, "-p", "hello", env=self.env))
+        self.assertEqual([row["model"] for row in self.json("list", "-o", "json", env=self.env)][-2], name + ":MXFP4")
+
     def test_names_that_are_none(self):
         for name in ("gpt-oss-20b", "a/b/c", "a/../b", "/a/b", "a/b:", "a/b/x.bin"):
             self.not_pulled("no model of the hub", name, status=2)

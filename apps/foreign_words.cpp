@@ -144,7 +144,7 @@ Status rename_word(const CLI::App& command, std::vector<std::string>& words, siz
 Result<std::vector<std::string>> in_our_words(const CLI::App& app, std::vector<std::string> words) {
   if (words.size() > 1 && words[1] == "help") {
     words.resize(std::min<size_t>(words.size(), 3));
-    words.erase(words.begin() + 1);
+    words.erase(std::remove(words.begin() + 1, words.end(), "help"), words.end());
     words.emplace_back("--help");
   }
   const auto commands =

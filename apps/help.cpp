@@ -167,6 +167,7 @@ void read_whole_numbers_as_decimal(CLI::App& app) {
   };
   const auto shorten = [digits_of](std::string& text) {
     const std::string_view digits = digits_of(text);
+    if (digits.find_first_not_of(kDigits) != std::string_view::npos) return std::string();
     const size_t zeros = std::min(digits.find_first_not_of('0'), std::max<size_t>(digits.size(), 1) - 1);
     text.erase(text.size() - digits.size(), zeros);
     return std::string();

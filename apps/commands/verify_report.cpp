@@ -313,11 +313,12 @@ std::string shortened(const std::string& output) {
                      fmt::join(lines, ""));
 }
 
-constexpr int kNoDevice = 2;  // the exit status where the options cannot be met, as of the whole program
+constexpr int kNoDevice = 2;  // a part's exit status where the device or an option cannot be met
 
 int exit_status(const Status& status) {
   if (!status.ok()) chat::notice("moesaic: " + status.message());
-  return status.ok() ? 0 : status.code() == StatusCode::kUsage ? kNoDevice : 1;
+  if (status.ok()) return 0;
+  return status.code() == StatusCode::kUsage || status.code() == StatusCode::kUnsupported ? kNoDevice : 1;
 }
 
 // Which parts have failed, and what later ones need of earlier ones.

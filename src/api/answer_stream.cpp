@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "text/utf8.h"
+
 namespace moesaic {
 
 AnswerStream::AnswerStream(const Tokenizer& tokenizer, bool chat, std::vector<std::string> stop_strings,
@@ -14,7 +16,10 @@ AnswerStream::AnswerStream(const Tokenizer& tokenizer, bool chat, std::vector<st
       stop_(std::move(stop_strings), rules.include_stop) {}
 
 std::string AnswerStream::filtered(const std::string& text) {
-  return pushed_ > rules_.min_tokens ? stop_.push(text) : text;
+  if (pushed_ <= rules_.min_tokens) return text;
+  if (rules_.min_tokens == 0 || text.size() <= counted_) return stop_.push(text);
+  const size_t waited = utf8_valid_prefix(std::string_view(text).substr(0, text.size() - counted_));
+  return text.substr(0, waited) + stop_.push(std::string_view(text).substr(waited));
 }
 
 void AnswerStream::add_piece(TextPiece piece, Pieces& pieces) {
@@ -70,8 +75,9 @@ bool AnswerStream::is_text(int32_t token, bool ends) const {
 
 std::vector<TextPiece> AnswerStream::push(int32_t token, bool ends) {
   Pieces pieces;
-  ++pushed_;
   const bool text = is_text(token, ends);
+  if (++pushed_ > rules_.min_tokens && !(chat_ && tokenizer_->is_special(token)))
+    counted_ += tokenizer_->token_bytes(token).size();
   if (chat_) {
     if (!text && !parser_.ends_turn(token)) return pieces;  // a stop token of the caller's
     for (const HarmonyEvent& e : parser_.push(token)) add(e, pieces);

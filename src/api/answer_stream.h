@@ -19,9 +19,10 @@ struct StopRules {
   std::function<bool(const Message&)> ends_after = {};  // as in GenerationRequest
 };
 
-// The pieces of a truncated answer are always a prefix of those of the whole answer. To ensure it, three
-// things are held back: a tool call until it is complete, the bytes of an incomplete character, and text that
-// may begin a stop string. The end of the output releases none of them.
+// The pieces of a truncated answer are always a prefix of those of the whole answer, but for a channel's name
+// that waited (HarmonyParser). To ensure it, three things are held back: a tool call until it is complete,
+// the bytes of an incomplete character, and text that may begin a stop string. The end of the output releases
+// none of these three.
 class AnswerStream {
  public:
   // chat: the tokens are harmony; stop strings then do not count in analysis and tool calls. The tokenizer
@@ -36,7 +37,7 @@ class AnswerStream {
   // ends: a stop token, which is no text unless the rules say so. A piece is empty only for a tool call
   // without text.
   std::vector<TextPiece> push(int32_t token, bool ends);
-  // Ends the output. Returns the text that waited.
+  // Ends the output. Returns a channel's name that waited.
   std::vector<TextPiece> finish();
   // A stop string is complete.
   bool stopped() const { return stop_.stopped(); }
@@ -52,7 +53,8 @@ class AnswerStream {
  private:
   using Pieces = std::vector<TextPiece>;
 
-  // Without stop strings, and without what may be the beginning of one.
+  // Without stop strings, and without what may be the beginning of one. Text of the first min_tokens tokens,
+  // which may come out later, stays as it is.
   std::string filtered(const std::string& text);
   void add_piece(TextPiece piece, Pieces& pieces);
   void add_answer(std::string text, Pieces& pieces);
@@ -66,6 +68,7 @@ class AnswerStream {
   bool chat_;
   StopRules rules_;
   int pushed_ = 0;      // tokens
+  size_t counted_ = 0;  // bytes of the tokens among which stop strings count
   bool begins_ = true;  // the next piece is its message's first
   bool over_ = false;
   std::string answer_channel_;  // the channel of the text that the filter holds

@@ -221,6 +221,23 @@ TEST(AnswerStream, StopStringsWaitForMinTokens) {
   EXPECT_EQ(text(2, true), ">:aXbX");
 }
 
+// Text that comes out after the tokens that wrote it counts as theirs.
+TEST(AnswerStream, StopStringsWaitForMinTokensAlsoInTextThatWaited) {
+  const Tokenizer tokenizer = small::tokenizer();
+  const auto text = [&](const std::string& output, int min, const char* stop) {
+    const std::vector<int32_t> tokens = tokenizer.encode(output, true);
+    return read({tokenizer, true, {stop}, {.min_tokens = min}}, tokens);
+  };
+  const std::string final = "<|channel|>final<|message|>final x";  // 7 tokens, then one for each letter
+  EXPECT_EQ(text(final, 12, "final"), (std::vector<std::string>{"final>:final x"}));
+  EXPECT_EQ(text(final, 11, "final"), (std::vector<std::string>{"final>:final x"}));
+  EXPECT_EQ(text(final, 9, "nal"), (std::vector<std::string>{"final>:fi"}));
+  EXPECT_EQ(text(final, 9, "fi"), (std::vector<std::string>{"final>:final x"}));
+  EXPECT_EQ(text(final, 7, "final"), std::vector<std::string>());
+  EXPECT_EQ(text("STOP a STOP b<|return|>", 4, "STOP"), (std::vector<std::string>{"final>:STOP a "}));
+  EXPECT_EQ(text("\xE6\x97\xA5 STOP<|return|>", 1, "\xE6\x97\xA5"), std::vector<std::string>());
+}
+
 TEST(AnswerStream, TheTextOfAStopTokenIsKeptWhereItIsAskedFor) {
   const Tokenizer tokenizer = small::tokenizer();
   AnswerStream plain(tokenizer, false, {}, {.include_stop = true});

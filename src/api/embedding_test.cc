@@ -236,6 +236,27 @@ TEST_P(Embedding, AnOnEndThatThrowsKeepsNobodyWaiting) {
   }
 }
 
+// The text of the answer's end is a channel's name that waited.
+TEST_P(Embedding, AnOnTextThatThrowsAtTheEndKeepsNobodyWaiting) {
+  Model model = open();
+  const std::vector<int32_t> answer = model.tokenize("<|channel|>final<|message|>final", true).value();
+  GenerationRequest request = greedy(tokens_of(8), static_cast<int>(answer.size()));
+  request.chat = true;
+  Record record;
+  Callbacks callbacks = record.callbacks();
+  callbacks.change_logits = [&](int, std::span<float> logits) {
+    logits[static_cast<size_t>(answer[record.tokens.size()])] = 1e6f;
+  };
+  callbacks.on_text = [](const TextPiece&) { throw std::runtime_error("mine"); };
+  ASSERT_TRUE(model.submit(request, callbacks).ok());
+  EXPECT_THROW((void)model.run(), std::runtime_error);
+  EXPECT_EQ(record.tokens, answer);
+  EXPECT_EQ(record.ends, 1);
+  EXPECT_EQ(record.end.finish, FinishReason::kError);
+  EXPECT_EQ(record.end.error.code(), StatusCode::kInternal);
+  EXPECT_TRUE(model.idle());
+}
+
 // ---- opening ----
 
 TEST_P(Embedding, ProgressInBytesAndCancel) {

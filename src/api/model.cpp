@@ -24,6 +24,17 @@
 namespace moesaic {
 namespace {
 
+// The exception that is being handled, as the failure of its request.
+Status failure_of_exception() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return error(StatusCode::kOutOfMemory, "out of memory");
+  } catch (...) {
+    return error(StatusCode::kInternal, "a step or a callback threw an exception");
+  }
+}
+
 // A request on its way.
 struct Active {
   Active(const Tokenizer& tokenizer, const GenerationRequest& r, Callbacks c, std::stop_token cancel)
@@ -45,7 +56,7 @@ struct Active {
   int prompt_logprobs;
   int prompt_told = 0;  // tokens of the prompt that on_prompt_token has seen
   int generated = 0;
-  Status failure;  // set by a step that threw
+  Status failure;  // set by a step or an on_text that threw
 
   void show(const std::vector<TextPiece>& pieces) const {
     if (!callbacks.on_text) return;
@@ -83,8 +94,15 @@ struct Active {
     if (!failure.ok()) return FinishReason::kError;
     return ends_early() ? FinishReason::kStop : request->finish;
   }
+  // An on_text that throws leaves it when on_end has returned.
   void end() {
-    show(stream.finish());
+    std::exception_ptr thrown;
+    try {
+      show(stream.finish());
+    } catch (...) {
+      thrown = std::current_exception();
+      if (failure.ok()) failure = failure_of_exception();
+    }
     callbacks.on_end({.finish = reason(),
                       .error = failure.ok() ? request->error : failure,
                       .prompt_tokens = request->prompt_tokens,
@@ -95,6 +113,7 @@ struct Active {
                       .messages = stream.messages(),
                       .speculation = request->drafted.stats,
                       .stop_string = stream.stop_string()});
+    if (thrown) std::rethrow_exception(thrown);
   }
 };
 
@@ -214,19 +233,14 @@ void Model::Impl::take_inbox() {
 
 // After a step that threw nobody knows what was computed: the requests end before the next one.
 Status Model::Impl::engine_step() {
-  const auto fail = [&](const Status& status) {
-    for (const ActivePtr& a : active) {
-      a->failure = status;
-      a->stop.request_stop();
-    }
-  };
   try {
     return engine.step();
-  } catch (const std::bad_alloc&) {
-    fail(error(StatusCode::kOutOfMemory, "out of memory"));
-    throw;
   } catch (...) {
-    fail(error(StatusCode::kInternal, "a step or a callback threw an exception"));
+    const Status failure = failure_of_exception();
+    for (const ActivePtr& a : active) {
+      a->failure = failure;
+      a->stop.request_stop();
+    }
     throw;
   }
 }
@@ -240,7 +254,7 @@ void Model::Impl::end(Active& request) {
   request.end();
 }
 
-// All of them, even if one's on_end throws: it leaves this when the others have heard.
+// All of them, even if a callback of one throws: that leaves this when the others have heard.
 void Model::Impl::end_all(const std::deque<ActivePtr>& requests) {
   std::exception_ptr thrown;
   for (const auto& a : requests) {

@@ -41,6 +41,15 @@ Result<T> of_option(Result<T> result) {
   return result.ok() ? std::move(result) : Result<T>(of_option(result.status()));
 }
 
+// Where the device is chosen, an option for GPUs is not wrong because none is ready.
+Result<std::unique_ptr<Backend>> make_backend(const DeviceChoice& choice) {
+  auto backend = create_backend(choice.device, choice.options);
+  const std::string no_gpu = choice.device == "auto" ? no_gpu_reason() : "";
+  if (backend.status().code() != StatusCode::kInvalidArgument || no_gpu.empty())
+    return of_option(std::move(backend));
+  return error(StatusCode::kUnsupported, "{}; no GPU is usable: {}", backend.status().message(), no_gpu);
+}
+
 Status check(const OpenOptions& o) {
   if (o.threads < 0 || o.threads > kMostThreads)
     return invalid("options.threads: {} threads; expected 0 to {}", o.threads, kMostThreads);
@@ -234,7 +243,7 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   DeviceChoice choice{o.device, device};
   std::unique_ptr<Backend> backend;
   if (o.tp > 0) {
-    ASSIGN_OR_RETURN(backend, of_option(create_backend(choice.device, choice.options)));
+    ASSIGN_OR_RETURN(backend, make_backend(choice));
   }
   ASSIGN_OR_RETURN(const std::string folder, model_path(path));
   ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(folder));
@@ -242,7 +251,7 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   RETURN_IF_ERROR(of_option(check_sizes(o, checkpoint.config)));
   if (backend == nullptr) {
     RETURN_IF_ERROR(of_option(settle_ranks(checkpoint, o.context, one_rank_reason(o.speculative), choice)));
-    ASSIGN_OR_RETURN(backend, of_option(create_backend(choice.device, choice.options)));
+    ASSIGN_OR_RETURN(backend, make_backend(choice));
   }
   auto tokenizer = tokenizer_for(checkpoint, o.tokenizer);
   RETURN_IF_ERROR(o.tokenizer.empty() ? tokenizer.status() : named("tokenizer", tokenizer.status()));

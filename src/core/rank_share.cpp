@@ -90,11 +90,12 @@ Status check_ranks(const ModelConfig& config, const ModelWeights& weights, int r
   if (ranks == 1) return {};
   const auto fits = [&](int64_t total, int64_t unit) { return (total + unit - 1) / unit >= ranks; };
   if (!fits(config.kv_heads, 1))
-    return invalid("--tp {}: the model has {} KV heads, and each rank takes at least one", ranks,
-                   config.kv_heads);
+    return error(StatusCode::kUsage, "--tp {}: the model has {} KV heads, and each rank takes at least one",
+                 ranks, config.kv_heads);
   for (const int rows : {config.hidden, config.intermediate, config.vocab}) {
     if (!fits(rows, 32))
-      return invalid("--tp {}: a matrix of {} rows gives each rank fewer than 32", ranks, rows);
+      return error(StatusCode::kUsage, "--tp {}: a matrix of {} rows gives each rank fewer than 32", ranks,
+                   rows);
   }
   if (!weights.adapters.empty())
     return error(StatusCode::kUnsupported,

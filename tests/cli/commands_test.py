@@ -814,7 +814,7 @@ class Plan(Cli):
         for args, message in ((["--device-model", "gb10"], "--device-model h200"), (["--device-model", "h200", "--tokens", 2], "--tokens"),
                               (["--device-model", "h200", "--dense", "mxfp8"], "--dense")):
             self.refused(2, message, "plan", "-m", "dummy:gpt-oss-20b", "--tp", 2, *args)
-        self.refused(1, "--tp 3: the model has 2 KV heads", "plan", "-m", MODEL, "--device", "cpu", "--tp", 3)
+        self.refused(2, "--tp 3: the model has 2 KV heads", "plan", "-m", MODEL, "--device", "cpu", "--tp", 3)
         for wrong in (9, 0, -1, "most"):
             self.refused(2, "is not a whole number from 1 to 8, auto or numa", "plan", "-m", MODEL, f"--tp={wrong}")
 

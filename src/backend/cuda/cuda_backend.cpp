@@ -478,12 +478,12 @@ std::vector<DeviceInfo> cuda_devices() {
 Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions& options) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
-    return invalid("device cuda: {}; use --device cpu", cuda_absent());
+    return error(StatusCode::kUnsupported, "device cuda: {}; use --device cpu", cuda_absent());
   if (options.device < 0 || options.device >= devices)
     return invalid("device cuda:{}: this machine has {}", options.device,
                    devices == 1 ? "one, cuda:0" : fmt::format("cuda:0 to cuda:{}", devices - 1));
   if (const std::string reason = cuda::no_code_for(options.device); !reason.empty())
-    return invalid("device cuda:{}: {}; use --device cpu", options.device, reason);
+    return error(StatusCode::kUnsupported, "device cuda:{}: {}; use --device cpu", options.device, reason);
   auto backend = std::make_unique<cuda::CudaBackend>(options);
   RETURN_IF_ERROR(backend->open());
   return std::unique_ptr<Backend>(std::move(backend));

@@ -107,7 +107,7 @@ std::vector<Engine::RequestRows> Engine::rows_of(const ScheduledBatch& step) con
 
 void Engine::tell_progress(std::span<const RequestRows> step) {
   for (const RequestRows& r : step)
-    if (r.prompt_read > 0 && r.request->on_prompt) r.request->on_prompt(r.prompt_read);
+    if (r.prompt_read > 0) r.request->tell_prompt(r.prompt_read);
 }
 
 // The tokens of its rows are taken, so it is known which rows hold.

@@ -220,7 +220,11 @@ TEST(Fairness, CallbacksThatThrowLeaveNothing) {
       ASSERT_TRUE(r.ok());
       r.value()->client = std::string(1, static_cast<char>('a' + below(4)));
       r.value()->on_begin = [&] { throws(10); };
-      r.value()->on_prompt = [&](int) { throws(30); };
+      r.value()->on_prompt = [&, told = -1](int read) mutable {
+        EXPECT_GT(read, told);
+        told = read;
+        throws(30);
+      };
       run.requests.push_back(r.value());
       run.engine.add(r.value());
       for (int steps = below(5); steps > 0; --steps) step();

@@ -60,7 +60,7 @@ struct Request {
   // Called when it begins, from the thread that steps the engine. It may be empty.
   std::function<void()> on_begin;
   // Called behind on_begin, and after each step that has read a part of the prompt, with the tokens of it
-  // that are read now; may be empty.
+  // that are read now; may be empty. A request that begins again tells nothing until more is read than before.
   std::function<void(int read)> on_prompt;
   // Called for every token as it is made, the stop token that ends it included, from the thread that steps
   // the engine.
@@ -75,7 +75,13 @@ struct Request {
   // It needs reuse_prefix = false, as a row that is not computed has no logits. It may be empty.
   std::function<void(int position, std::span<const float> logits)> on_prompt_logits;
   int prompt_rows_shown = 0;
+  int prompt_told = -1;  // what on_prompt was called with last
 
+  void tell_prompt(int read) {
+    if (!on_prompt || read <= prompt_told) return;
+    prompt_told = read;
+    on_prompt(read);
+  }
   int generated() const { return static_cast<int>(tokens.size()) - prompt_tokens; }
   // The most tokens that it may have once the steps that were launched are taken.
   int length() const {

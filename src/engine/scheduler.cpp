@@ -111,7 +111,7 @@ void Scheduler::begun(Request& r, int cached) {
   counted_.prefix_queried += options_.prefix_cache && r.reuse_prefix ? r.prompt_tokens : 0;
   counted_.prefix_hits += cached;
   if (r.on_begin) r.on_begin();
-  if (r.on_prompt) r.on_prompt(cached);
+  r.tell_prompt(cached);
 }
 
 // It has its pages.

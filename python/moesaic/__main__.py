@@ -1,5 +1,6 @@
 """python -m moesaic COMMAND ..: the program, with all of its commands."""
 
+import os
 import signal
 import sys
 
@@ -10,8 +11,9 @@ def main() -> int:
     # The program's own ways with signals, instead of Python's.
     for number in (signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    sys.stdout.flush()
-    return run_main(["moesaic", *sys.argv[1:]])
+    if sys.stdout is not None:  # else it is closed
+        sys.stdout.flush()
+    return run_main([b"moesaic", *map(os.fsencode, sys.argv[1:])])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,14 @@ import time
 from typing import Any
 
 _SECONDS_AT_A_TERMINAL, _SECONDS_ELSEWHERE = 0.2, 2.0
+_GONE = (OSError, ValueError, AttributeError)  # standard error is closed, or None, or lacks what files have
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except _GONE:
+        return False
 
 
 class Progress:
@@ -16,7 +24,7 @@ class Progress:
     def __init__(self, total: int, desc: str, scale: float = 1, unit: str = "", **_: Any) -> None:
         self.total, self.desc, self.scale, self.unit = total, desc, scale, unit
         self.done = 0
-        self.terminal = sys.stderr is not None and sys.stderr.isatty()
+        self.terminal = _is_terminal()
         self.drawn = False
         self.last, self.tenth = time.monotonic(), 0
 
@@ -46,8 +54,8 @@ class Progress:
         try:
             sys.stderr.write(text)
             sys.stderr.flush()
-        except (OSError, ValueError, AttributeError):
-            pass  # whoever read it is gone; the work goes on
+        except _GONE:
+            pass  # the work goes on
 
 
 class Loading(Progress):

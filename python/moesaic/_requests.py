@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import itertools
 import operator
 import os
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence, Un
 from . import _engine
 from ._progress import Loading
 from ._tokenizer import Tokenizer
-from ._values import _as_json, _is_series
+from ._values import _as_json, _ids, _is_id, _is_series, _message_list, _text, _token_ids
 from ._vllm import ATTRIBUTES, LLM_NAMES, by_name
-from .errors import InvalidRequest, Unsupported, _shown
+from .errors import InvalidRequest, Unsupported, _line, _shown
 from .outputs import RequestStateStats, _Collector
 from .sampling import SamplingParams
 
@@ -40,34 +39,9 @@ class _Request:
 
 def _is_one_prompt(prompts: Any) -> bool:
     """True also for what is no prompt at all: the request that is made of it says what is wrong."""
-    if isinstance(prompts, (str, bytes, bytearray, Mapping)) or not (_is_series(prompts) and hasattr(prompts, "__len__")):
+    if not (_is_series(prompts) and hasattr(prompts, "__len__")):
         return True
     return len(prompts) > 0 and _is_id(next(iter(prompts)))
-
-
-def _is_id(value: Any) -> bool:
-    """A whole number, numpy's and torch's too; an array of one is none."""
-    return hasattr(value, "__index__") and not getattr(value, "shape", ())
-
-
-def _ids(value: Any, what: str) -> list[int]:
-    if isinstance(value, (str, bytes, bytearray, Mapping)) or not _is_series(value):
-        raise InvalidRequest(f"{what}: {type(value).__name__} is no list of token ids")
-    ids = list(value)
-    try:
-        if all(_is_id(one) and not isinstance(one, bool) for one in ids):
-            return [operator.index(one) for one in ids]
-    except TypeError:  # numpy's floats, for one, have the method
-        pass
-    raise InvalidRequest(f"{what}: holds something that is no token id")
-
-
-def _token_ids(value: Any, what: str) -> list[int]:
-    """Those that the engine's type holds; whether the vocabulary has them is for the engine to say."""
-    ids = _ids(value, what)
-    if any(abs(token) >= 1 << 31 for token in ids):
-        raise InvalidRequest(f"{what}: one is no token id")
-    return ids
 
 
 def _path(model: Any) -> bytes:
@@ -91,14 +65,14 @@ def _prompt_value(prompt: Prompt) -> str | list[int]:
         value = prompt
     if isinstance(value, str):
         return value
-    if isinstance(value, (bytes, bytearray, Mapping)) or not _is_series(value):
+    if not _is_series(value):
         raise InvalidRequest("a prompt is text, token ids, {'prompt': ..} or {'prompt_token_ids': ..}")
     return _ids(value, "prompt_token_ids" if isinstance(prompt, Mapping) else "prompt")
 
 
 def _check_prompt(prompt: Mapping[str, Any]) -> None:
     for name, value in prompt.items():
-        if name not in ("prompt", "prompt_token_ids", "cache_salt") and value not in (None, {}):
+        if name not in ("prompt", "prompt_token_ids", "cache_salt") and not (value is None or isinstance(value, Mapping) and not value):
             raise InvalidRequest(f"a prompt has no {_shown(name)}; a prompt is text, token ids, {{'prompt': ..}} or {{'prompt_token_ids': ..}}, "
                                  "and may have a cache_salt")
 
@@ -111,6 +85,9 @@ def _checked(params: SamplingParams) -> SamplingParams:
         params = params.clone()
     except RecursionError:
         raise InvalidRequest("sampling params: one holds itself, or is nested too deeply") from None
+    except Exception as error:  # a value cannot be copied
+        raise InvalidRequest(f"sampling params: {_line(error)}") from None
+    params.logprobs, params.prompt_logprobs = (None if one is False else one for one in (params.logprobs, params.prompt_logprobs))
     try:
         params.n = operator.index(params.n)
     except TypeError:
@@ -140,9 +117,7 @@ def _seed(value: Any) -> int:
 
 def _chat(messages: Messages, params: SamplingParams | None, fields: Mapping[str, Any]) -> _Request:
     params = _checked(SamplingParams(max_tokens=None) if params is None else params)
-    if isinstance(messages, (str, bytes, Mapping)) or not _is_series(messages):
-        raise InvalidRequest("messages: must be a list of messages")
-    body = {**params._body(chat=True), "n": params.n, "messages": list(messages)}
+    body = {**params._body(chat=True), "n": params.n, "messages": _message_list(messages)}
     given = {name: value for name, value in fields.items() if value is not None}
     for name in given:
         if name in _OF_PARAMS:
@@ -154,17 +129,17 @@ def _chat(messages: Messages, params: SamplingParams | None, fields: Mapping[str
 _OF_PARAMS = {field.name for field in dataclasses.fields(SamplingParams)} | {"top_logprobs", "max_completion_tokens"}
 
 
-_NOT_OPTIONS = ("self", "model", "progress", "seed", "use_tqdm_on_load")
+_NOT_OPTIONS = ("self", "model", "progress", "seed", "use_tqdm_on_load", "vllm")
 
 
 class _Base:
-    @by_name(LLM_NAMES, "LLM")
+    @by_name(LLM_NAMES, "LLM", closed=True)
     def __init__(self, model: str, *, device: str = "auto", kv_dtype: str = "auto", context: int = 0, max_batch: int = 0,
                  kv_tokens: int = 0, max_rows: int = 0, threads: int = 0, cpu_pin: str = "auto", prefix_cache: bool = True,
                  dense: str = "keep", tokenizer: str = "", moe_path: str = "auto", cpu_prefetch: str = "auto",
                  batch_invariant: bool = False, tune: bool = True, lora: str | Sequence[str] = (), speculative: str = "none", draft_tokens: int = 0,
                  kv_host: float = 0, kv_disk: str = "", tp: int | str = 1, experts: str = "", gpu_memory: float = 0, seed: int | None = None, use_tqdm_on_load: bool = True,
-                 progress: Callable[[int, int], bool | None] | None = None) -> None:
+                 progress: Callable[[int, int], bool | None] | None = None, **vllm: Any) -> None:
         """Opens a model. Other names that vLLM has are taken, too, or refused with the one to use (docs/user/python.md).
 
         model: a folder with config.json, .safetensors and tokenizer.json, a .gguf file, owner/name in the Hugging Face
@@ -200,8 +175,8 @@ class _Base:
         Raises NotFound, InvalidRequest, OutOfMemory or Unsupported, with one line.
         """
         options = {name: value for name, value in locals().items() if name not in _NOT_OPTIONS}
-        options["lora"] = [lora] if isinstance(lora, str) else list(lora or ())
-        options["tokenizer"] = tokenizer or ""
+        options["lora"] = list(lora) if _is_series(lora) else [lora] if isinstance(lora, str) else [] if lora is None else lora
+        options["tokenizer"] = "" if tokenizer is None else tokenizer
         path = _path(model)
         if progress is not None and not callable(progress):
             raise InvalidRequest("progress: must be a function of the bytes loaded and the bytes in all")
@@ -214,9 +189,11 @@ class _Base:
             if bar is not None:
                 bar.close()
 
-    def __getattr__(self, name: str) -> Any:
-        advice = ATTRIBUTES.get(name)
-        raise AttributeError(f"{type(self).__name__} has no {name!r}{': ' + advice if advice else ''}")
+    if not TYPE_CHECKING:  # so that type checkers see what is not there
+
+        def __getattr__(self, name):
+            advice = ATTRIBUTES.get(name)
+            raise AttributeError(f"{type(self).__name__} has no {name!r}{': ' + advice if advice else ''}")
 
     def __reduce__(self) -> Any:
         raise InvalidRequest(f"{type(self).__name__} cannot be copied or sent to another process: it has threads and memory of this one; open "
@@ -232,9 +209,7 @@ class _Base:
 
     def tokenize(self, text: str, special: bool = False) -> list[int]:
         """Token ids. special: names such as <|start|> become special tokens instead of text."""
-        if not isinstance(text, str):
-            raise InvalidRequest(f"text: {type(text).__name__} is not text")
-        return self._engine.tokenize(text.encode("utf-8", "replace").decode(), bool(special))
+        return self._engine.tokenize(_text(text, "text").encode("utf-8", "replace").decode(), bool(special))
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Bytes that are no UTF-8, such as half a character, become U+FFFD."""
@@ -243,8 +218,10 @@ class _Base:
     def logits(self, prompt: Prompt, all: bool = True) -> numpy.typing.NDArray[numpy.float32]:
         """The model's raw logits, [tokens, vocabulary] float32: row i is what follows token i. all=False: the last row.
         Blocks; an array takes 4 bytes for each value, 0.8 MB a token for gpt-oss. Needs numpy."""
-        if importlib.util.find_spec("numpy") is None:
-            raise Unsupported("logits: numpy is not installed: pip install numpy")
+        try:
+            import numpy  # noqa: F401 before the prompt is computed: the array needs it
+        except Exception as error:
+            raise Unsupported(f"logits: numpy cannot be imported ({_line(error)}): pip install numpy") from None
         value = _prompt_value(prompt)
         tokens = self.tokenize(value, True) if isinstance(value, str) else _token_ids(value, "prompt")
         return self._engine.logits(tokens, bool(all))

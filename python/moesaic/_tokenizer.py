@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any, Mapping, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Protocol, Sequence, cast
 
-from ._values import _as_json, _is_series
+from ._values import _as_json, _is_series, _message_list, _token_ids
 from ._vllm import TOKENIZER_NAMES, by_name
 from .errors import InvalidRequest
 
@@ -48,14 +48,15 @@ class Tokenizer:
 
     @by_name(TOKENIZER_NAMES, "decode")
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
-        ids = list(token_ids) if _is_series(token_ids) else [token_ids]
+        ids = _token_ids(token_ids if _is_series(token_ids) else [token_ids], "token_ids")
         return self._llm.detokenize([one for one in ids if not (skip_special_tokens and self._is_special(one))])
 
     @by_name(TOKENIZER_NAMES, "tokenizer")
     def __call__(self, text: str | Sequence[str]) -> Encoding:
         """input_ids and attention_mask, as lists."""
-        ids: Any = self.encode(text) if isinstance(text, str) else [self.encode(one) for one in text]
-        mask = [1] * len(ids) if isinstance(text, str) else [[1] * len(one) for one in ids]
+        several = _is_series(text)
+        ids: Any = [self.encode(one) for one in text] if several else self.encode(cast(str, text))
+        mask = [[1] * len(one) for one in ids] if several else [1] * len(ids)
         return Encoding(input_ids=ids, attention_mask=mask)
 
     @by_name(TOKENIZER_NAMES, "apply_chat_template")
@@ -64,7 +65,7 @@ class Tokenizer:
         """The prompt that chat() makes of these messages."""
         if not add_generation_prompt:
             raise InvalidRequest("add_generation_prompt: a prompt ends where the answer begins")
-        fields = {"messages": list(conversation), "tools": tools, "reasoning_effort": reasoning_effort,
+        fields = {"messages": _message_list(conversation), "tools": tools, "reasoning_effort": reasoning_effort,
                   "current_date": datetime.date.today().isoformat()}
         text = _as_json({name: value for name, value in fields.items() if value is not None})
         ids = self._llm._engine.chat_prompt(text)
@@ -85,8 +86,8 @@ class Tokenizer:
     def __len__(self) -> int:
         return self.vocab_size
 
-    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
-        return [self.decode(one) for one in ids]
+    def convert_ids_to_tokens(self, ids: int | Sequence[int]) -> str | list[str]:
+        return [self.decode(one) for one in _token_ids(ids, "ids")] if _is_series(ids) else self.decode(ids)
 
     def _is_special(self, token: int) -> bool:
         if token not in self._special:
@@ -94,5 +95,7 @@ class Tokenizer:
             self._special[token] = self._llm.tokenize(name, True) == [token] != self._llm.tokenize(name, False)
         return self._special[token]
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"moesaic's tokenizer has no {name!r}; transformers.AutoTokenizer reads the model's own tokenizer.json")
+    if not TYPE_CHECKING:  # so that type checkers see what is not there
+
+        def __getattr__(self, name):
+            raise AttributeError(f"moesaic's tokenizer has no {name!r}; transformers.AutoTokenizer reads the model's own tokenizer.json")

@@ -56,7 +56,7 @@ def _paged_attention_out(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.
 
 def _paged_attention(q: torch.Tensor, *arguments: Any) -> torch.Tensor:
     out = torch.empty_like(q)
-    _paged_attention_out(q, *arguments, out)
+    _paged_attention_out(q, *arguments, out)  # type: ignore[call-arg]
     return out
 
 

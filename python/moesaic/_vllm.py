@@ -67,13 +67,14 @@ class Names:
         return f"{name}: no such argument" + (f", did you mean {near[0]}?" if near else "")
 
 
-def by_name(names: Names, what: str) -> Callable[[_F], _F]:
-    """Makes a function take vLLM's names, too, and say in one line what is wrong with a call. what: for the line."""
+def by_name(names: Names, what: str, closed: bool = False) -> Callable[[_F], _F]:
+    """Makes a function take vLLM's names, too, and say in one line what is wrong with a call. what: for the line. closed: the
+    function never gets further names; its ** tells type checkers of vLLM's."""
 
     def wrap(function: _F) -> _F:
         parameters = inspect.signature(function).parameters
         known = frozenset(p.name for p in parameters.values() if p.kind is not p.VAR_KEYWORD)
-        open_ended = len(known) < len(parameters)  # the function itself looks at further names
+        open_ended = not closed and len(known) < len(parameters)  # the function itself looks at further names
         places = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         needed = [name for name in places[1:] if parameters[name].default is inspect.Parameter.empty]
 
@@ -98,7 +99,7 @@ def by_name(names: Names, what: str) -> Callable[[_F], _F]:
 
 
 def _tokens(name: str, value: Any) -> Any:
-    if value in (-1, "auto"):
+    if not getattr(value, "shape", ()) and value in (-1, "auto"):
         return 0
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise InvalidRequest(f"{name}: {_shown(value)} is not a whole number")

@@ -10,6 +10,7 @@ from typing import Any, AsyncIterator, Iterable, NoReturn
 
 from . import _engine
 from ._requests import Messages, Prompt, _Base, _chat, _completion, _Request
+from ._values import _is_series, _text
 from ._vllm import CHAT_NAMES, GENERATE_NAMES, by_name
 from .errors import InvalidRequest
 from .outputs import RequestOutput, _Collector
@@ -85,6 +86,9 @@ class _Done(Coroutine[Any, Any, None]):
     def throw(self, *exception: Any) -> Any:
         return super().throw(*exception)
 
+    def close(self) -> None:
+        pass
+
 
 class AsyncLLM(_Base):
     """A model and its engine. Its methods are called from an event loop; several loops may share it. Cancelling a task,
@@ -117,8 +121,8 @@ class AsyncLLM(_Base):
     def abort(self, request_id: str | Iterable[str]) -> Coroutine[Any, Any, None]:
         """The outputs of a request, or of several, end with finish_reason abort. Nothing where one is not in flight. It is done
         at once; like vLLM's it may be awaited."""
-        for one in [request_id] if isinstance(request_id, str) else request_id:
-            if (flight := self._in_flight.get(one)) is not None:
+        for one in request_id if _is_series(request_id) else [request_id]:
+            if (flight := self._in_flight.get(_text(one, "request_id"))) is not None:
                 flight.cancel()
         return _Done()
 
@@ -148,7 +152,7 @@ class AsyncLLM(_Base):
         return channel
 
     async def _stream(self, request: _Request, request_id: str | None) -> AsyncIterator[RequestOutput]:
-        request_id = request_id or f"async-{next(self._ids)}"
+        request_id = _text("" if request_id is None else request_id, "request_id") or f"async-{next(self._ids)}"
         if request_id in self._in_flight:
             raise InvalidRequest(f"another request in flight has the id {request_id!r}")
         flight = self._in_flight[request_id] = _Flight(self._channel(), request.params.n)

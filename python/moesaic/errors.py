@@ -25,6 +25,11 @@ class Cancelled(MoesaicError):
     """The work was ended before it was done."""
 
 
+def _line(error: BaseException) -> str:
+    """The beginning of an exception's message, in one line."""
+    return " ".join(str(error).split())[:200]
+
+
 def _shown(value: object) -> str:
     """A value in a message: the beginning of its repr, in one line."""
     return " ".join(repr(value).split())[:60]

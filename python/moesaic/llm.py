@@ -31,7 +31,7 @@ def _params_of(params: Params, count: int) -> list[SamplingParams | None]:
 
 def _chats(messages: Any) -> list[Any]:
     """One chat or several; what is neither is a chat, of which its request says what is wrong."""
-    if isinstance(messages, (str, bytes, Mapping)) or not _is_series(messages):
+    if not _is_series(messages):
         return [messages]
     given = list(messages)
     return [given] if not given or isinstance(given[0], Mapping) else given
@@ -59,7 +59,7 @@ class LLM(_Base):
         self.close()
 
     @by_name(GENERATE_NAMES, "generate")
-    def generate(self, prompts: Prompt | Iterable[Prompt], sampling_params: Params = None, *,
+    def generate(self, prompts: Prompt | Iterable[Any], sampling_params: Params = None, *,
                  use_tqdm: UseTqdm = True) -> list[RequestOutput]:
         """Continues text or token ids; one output for each prompt, in their order. sampling_params: one for all, or one
         for each. use_tqdm: standard error shows how many are done; a function, such as tqdm.tqdm, makes another bar."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import numbers
 import operator
 from typing import Any, Mapping, Sequence
 
@@ -38,7 +39,8 @@ class SamplingParams:
     stop_token_ids: further tokens that end the text. ignore_eos: the model's own do not.
     thinking_token_budget: tokens of reasoning in a chat's answer, behind which the answer is begun; None or -1: as many as
         the model wants.
-    logprobs: None; n: of each token, and of the n likeliest, at most 20; -1: of the whole vocabulary, which takes long.
+    logprobs: None; n: of each token, and of the n likeliest, at most 20; -1: of the whole vocabulary, which takes long. False is
+        None, and True is 1.
     prompt_logprobs: None; n: likewise of the prompt.
     cache_prompt: False: the prefix cache is not used for this prompt.
     logit_bias: added to tokens' logits, -100 to 100. allowed_token_ids: no others. bad_words: never these.
@@ -86,6 +88,8 @@ class SamplingParams:
             body["logit_bias"] = {str(token): bias for token, bias in _mapping("logit_bias", self.logit_bias).items()}
         if self.structured_outputs is not None:
             body["structured_outputs"] = _form(self.structured_outputs)
+        if isinstance(self.top_p, numbers.Number) and not self.top_p:  # which the server takes
+            raise InvalidRequest("top_p: must be above 0 and at most 1; temperature 0 takes the likeliest token")
         if not isinstance(self.output_kind, RequestOutputKind):
             raise InvalidRequest("output_kind: must be a RequestOutputKind")
         if self.prompt_logprobs is not None and not 0 <= _whole("prompt_logprobs", self.prompt_logprobs) <= 20:

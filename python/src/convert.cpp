@@ -109,15 +109,18 @@ Failure::Failure(const openai::ApiError& error)
                                   : fmt::format("{}: {}", error.param, error.message)) {}
 
 void translate_failures() {
-  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+  // A copy, since the interpreter empties modules at its end.
+  const nb::object errors = nb::module_::import_("moesaic.errors").attr("__dict__").attr("copy")();
+  const auto translate = [](const std::exception_ptr& p, void* types) {
     try {
       std::rethrow_exception(p);
     } catch (const Failure& failure) {
-      const nb::object type = nb::module_::import_("moesaic.errors").attr(exception_of(failure.code));
+      const nb::object type = nb::handle(static_cast<PyObject*>(types))[exception_of(failure.code)];
       const std::string line = utf8_lossy(printable(failure.message));  // names in it may hold anything
       PyErr_SetString(type.ptr(), line.c_str());
     }
-  });
+  };
+  nb::register_exception_translator(translate, errors.inc_ref().ptr());
 }
 
 OpenOptions options_of(const nb::kwargs& options) {

@@ -27,7 +27,8 @@ struct Failure : std::exception {
   std::string message;
 };
 
-// Registers the translation. Once, when the module is loaded.
+// Registers the translation, when the module is loaded. It keeps moesaic.errors' types for ever: the end of
+// the interpreter, when nothing can be imported, may raise them, too.
 void translate_failures();
 
 inline void check(const Status& status) {

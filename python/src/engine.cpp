@@ -47,7 +47,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const std::string& path, const Open
   return std::unique_ptr<Engine>(new Engine(std::make_shared<Model>(std::move(model))));
 }
 
-Engine::Engine(std::shared_ptr<Model> model) : model_(std::move(model)) {
+Engine::Engine(std::shared_ptr<Model> model) : name_(model->info().name), model_(std::move(model)) {
   const std::lock_guard lock(open_engines().mutex);
   open_engines().engines.insert(this);
 }
@@ -99,7 +99,7 @@ std::variant<std::vector<Tokens>, openai::ApiError> Engine::submit(Endpoint endp
   const Result<std::shared_ptr<Model>> model = this->model();
   if (!model.ok()) return openai::api_error(model.status());
   const openai::Service service{.model = *model.value(),
-                                .name = model.value()->info().name,
+                                .name = name_,
                                 .today = fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))),
                                 .max_choices = kMostChoices,
                                 .strict_fields = true,

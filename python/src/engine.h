@@ -71,7 +71,8 @@ class Engine {
   void watch(const std::shared_ptr<Stream>& stream);
   void end_if_closed(const std::shared_ptr<Stream>& stream) const;
 
-  OwnProcess process_;  // in a forked one everything fails: the mutex may be locked for ever
+  const std::string name_;  // ModelInfo::name
+  OwnProcess process_;      // in a forked one everything fails: the mutex may be locked for ever
   mutable std::mutex mutex_;
   std::shared_ptr<Model> model_;  // null: closed
   std::vector<std::weak_ptr<Stream>> streams_;

@@ -10,6 +10,7 @@
 #include <new>
 #include <optional>
 
+#include "base/error.h"
 #include "convert.h"
 #include "engine.h"
 #include "gil.h"
@@ -62,15 +63,31 @@ class Progress {
   std::optional<nb::python_error> raised_;
 };
 
+// Python's handle of an engine. Its end may wait for a step in flight, and frees the weights.
+struct EngineOwner {
+  explicit EngineOwner(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+  EngineOwner(const EngineOwner&) = delete;
+  EngineOwner& operator=(const EngineOwner&) = delete;
+  ~EngineOwner() {
+    unlocked([this] { engine_.reset(); });
+  }
+  Engine* operator->() const { return engine_.get(); }
+  std::shared_ptr<Model> model() const { return checked(engine_->model()); }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+};
+
 // model: a path's bytes, which need not be UTF-8.
-std::unique_ptr<Engine> open_engine(const nb::bytes& model, nb::object progress, const nb::kwargs& kwargs) {
+std::unique_ptr<EngineOwner> open_engine(const nb::bytes& model, nb::object progress,
+                                         const nb::kwargs& kwargs) {
   const std::string path(model.c_str(), model.size());
   OpenOptions options = options_of(kwargs);
   Progress watch(std::move(progress));
   options.progress = [&](int64_t done, int64_t total) { return watch(done, total); };
   auto engine = unlocked([&] { return Engine::open(path, options); });
   watch.rethrow();
-  return checked(std::move(engine));
+  return std::make_unique<EngineOwner>(checked(std::move(engine)));
 }
 
 // --- Requests ---
@@ -101,13 +118,13 @@ struct StreamOwner {
   const std::shared_ptr<Stream> stream_;
 };
 
-std::vector<Tokens> submit(Engine& engine, const std::string& endpoint, const std::string& body,
+std::vector<Tokens> submit(const EngineOwner& engine, const std::string& endpoint, const std::string& body,
                            const StreamOwner& owner, int first, int prompt_logprobs, bool all_logprobs) {
   if (endpoint != "chat" && endpoint != "completions")
     throw nb::value_error("endpoint: 'chat' or 'completions'");
   const Endpoint kind = endpoint == "chat" ? Endpoint::kChat : Endpoint::kCompletions;
   auto made = unlocked([&] {
-    return engine.submit(kind, body, {prompt_logprobs, all_logprobs}, owner.stream(), first);
+    return engine->submit(kind, body, {prompt_logprobs, all_logprobs}, owner.stream(), first);
   });
   if (const auto* refusal = std::get_if<openai::ApiError>(&made)) throw Failure(*refusal);
   return std::get<std::vector<Tokens>>(std::move(made));
@@ -133,10 +150,10 @@ std::vector<Delta> take(Stream& stream, double seconds) {
 
 using Array = nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::c_contig>;
 
-Array logits(Engine& engine, const Tokens& tokens, bool all) {
+Array logits(const EngineOwner& engine, const Tokens& tokens, bool all) {
   const auto stream = std::make_shared<Stream>(true);
   const auto rows = std::make_shared<Logits>();
-  check(unlocked([&] { return engine.start_logits(tokens, all, stream, rows); }));
+  check(unlocked([&] { return engine->start_logits(tokens, all, stream, rows); }));
   std::vector<Delta> deltas;
   try {
     while (deltas.empty()) deltas = take(*stream, 1e6);
@@ -150,8 +167,18 @@ Array logits(Engine& engine, const Tokens& tokens, bool all) {
   return Array(rows->values.data(), {rows->rows, rows->vocab}, owner);
 }
 
-int run_main(const std::vector<std::string>& arguments) {
-  std::vector<std::string> words = arguments;
+std::string detokenize(const Model& model, const Tokens& tokens) {
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= model.vocab())
+      check(invalid("token {} is outside the vocabulary of {}", token, model.vocab()));
+  }
+  return model.detokenize(tokens);
+}
+
+// arguments: bytes, which need not be UTF-8.
+int run_main(const std::vector<nb::bytes>& arguments) {
+  std::vector<std::string> words;
+  for (const nb::bytes& word : arguments) words.emplace_back(word.c_str(), word.size());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -230,7 +257,7 @@ void add_stream(nb::module_& m) {
           "Python's lock. "
           "Ctrl-C raises KeyboardInterrupt.")
       .def(
-          "fileno", [](const StreamOwner& o) { return o.stream()->fd(); },
+          "fileno", [](const StreamOwner& o) { return checked(o.stream()->fd()); },
           "An eventfd that is readable while take() has something to give.")
       .def(
           "cancel", [](const StreamOwner& o, int index) { o.stream()->cancel(index); }, nb::arg("index"),
@@ -242,8 +269,7 @@ void add_stream(nb::module_& m) {
 }
 
 void add_engine(nb::module_& m) {
-  const auto model = [](const Engine& engine) { return checked(engine.model()); };
-  nb::class_<Engine>(m, "Engine", "An opened model with a thread of its own that steps. Thread-safe.")
+  nb::class_<EngineOwner>(m, "Engine", "An opened model with a thread of its own that steps. Thread-safe.")
       .def("submit", &submit, nb::arg("endpoint"), nb::arg("body"), nb::arg("stream"), nb::arg("first") = 0,
            nb::arg("prompt_logprobs") = -1, nb::arg("all_logprobs") = false,
            "Queues the generations of a request, JSON as the server's 'chat' or 'completions' endpoint takes "
@@ -253,36 +279,37 @@ void add_engine(nb::module_& m) {
            nb::sig("def logits(self, tokens: list[int], all: bool) -> numpy.typing.NDArray[numpy.float32]"),
            "[rows, vocab] float32: what follows each token (all), or the last one.")
       .def(
-          "close", [](Engine& e) { unlocked([&] { e.close(); }); }, "Ends every request and frees the model.")
+          "close", [](const EngineOwner& e) { unlocked([&] { e->close(); }); },
+          "Ends every request and frees the model.")
       .def(
           "tokenize",
-          [model](const Engine& e, const std::string& text, bool special) {
-            return checked(unlocked([&] { return model(e)->tokenize(text, special); }));
+          [](const EngineOwner& e, const std::string& text, bool special) {
+            return checked(unlocked([&] { return e.model()->tokenize(text, special); }));
           },
           nb::arg("text"), nb::arg("special") = false,
           "special: names such as <|start|> become special tokens instead of text.")
       .def(
           "detokenize",
-          [model](const Engine& e, const Tokens& tokens) {
-            const std::string bytes = unlocked([&] { return model(e)->detokenize(tokens); });
+          [](const EngineOwner& e, const Tokens& tokens) {
+            const std::string bytes = unlocked([&] { return detokenize(*e.model(), tokens); });
             return nb::bytes(bytes.data(), bytes.size());
           },
           nb::arg("tokens"), "The tokens' bytes, not always valid UTF-8.")
       .def(
           "chat_prompt",
-          [model](const Engine& e, const std::string& json) {
-            return checked(unlocked([&] { return model(e)->chat_prompt(json); }));
+          [](const EngineOwner& e, const std::string& json) {
+            return checked(unlocked([&] { return e.model()->chat_prompt(json); }));
           },
           nb::arg("conversation"),
           "JSON of messages, or of {messages, tools, reasoning_effort, ..}, as tokens.")
       .def(
-          "info", [model](const Engine& e) { return describe(model(e)->info()); },
+          "info", [](const EngineOwner& e) { return describe(e.model()->info()); },
           nb::sig("def info(self) -> dict[str, typing.Any]"), "ModelInfo of include/moesaic/engine.h.")
       .def(
-          "stats", [model](const Engine& e) { return describe(model(e)->stats()); },
+          "stats", [](const EngineOwner& e) { return describe(e.model()->stats()); },
           nb::sig("def stats(self) -> dict[str, typing.Any]"), "EngineStats of include/moesaic/stats.h.")
-      .def_prop_ro("vocab", [model](const Engine& e) { return model(e)->vocab(); })
-      .def_prop_ro("stop_tokens", [model](const Engine& e) { return model(e)->stop_tokens(); });
+      .def_prop_ro("vocab", [](const EngineOwner& e) { return e.model()->vocab(); })
+      .def_prop_ro("stop_tokens", [](const EngineOwner& e) { return e.model()->stop_tokens(); });
 }
 
 }  // namespace
@@ -290,6 +317,13 @@ void add_engine(nb::module_& m) {
 
 NB_MODULE(_engine, m) {
   using namespace moesaic::python;
+  // nanobind has just made its types those of this interpreter, in the whole process.
+  static nb::detail::nb_internals* of_main = nullptr;
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+    nb::detail::internals = of_main;
+    throw nb::import_error("moesaic works in a process's main interpreter only");
+  }
+  of_main = nb::detail::internals;
   // A daemon thread keeps what it uses until the process ends: nothing to warn of.
   nb::set_leak_warnings(false);
   Py_AtExit([] { Engine::close_all(); });

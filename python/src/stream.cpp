@@ -3,15 +3,26 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <utility>
+
+#include "base/error.h"
 
 namespace moesaic::python {
 
-Stream::Stream(bool only_ends) : only_ends_(only_ends), fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+Stream::Stream(bool only_ends) : only_ends_(only_ends) {}
 
 Stream::~Stream() {
   if (fd_ >= 0) close(fd_);
+}
+
+Result<int> Stream::fd() {
+  const std::lock_guard lock(mutex_);
+  if (fd_ < 0) fd_ = eventfd(ready_.empty() ? 0 : 1, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (fd_ < 0) return error(StatusCode::kIo, "the event loop gets no descriptor: {}", std::strerror(errno));
+  return fd_;
 }
 
 Callbacks Stream::add(const std::shared_ptr<Stream>& self, int index) {
@@ -63,6 +74,7 @@ void Stream::make_ready(int index, Live& live) {
   ready_.push_back(index);
   if (ready_.size() > 1) return;
   changed_.notify_all();
+  if (fd_ < 0) return;
   const uint64_t one = 1;
   // It fails only where the count is at its maximum, and the descriptor then is readable.
   [[maybe_unused]] const ssize_t written = ::write(fd_, &one, sizeof one);
@@ -92,7 +104,7 @@ bool Stream::wait(std::chrono::milliseconds most) {
 std::vector<Delta> Stream::take() {
   const std::lock_guard lock(mutex_);
   uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = ::read(fd_, &count, sizeof count);
+  [[maybe_unused]] const ssize_t got = fd_ < 0 ? 0 : ::read(fd_, &count, sizeof count);
   std::vector<Delta> deltas;
   for (const int index : std::exchange(ready_, {})) {
     Live& live = live_.at(index);

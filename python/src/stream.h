@@ -48,8 +48,8 @@ class Stream {
   // Blocks until take() has something to give, at most so long. False: it has nothing.
   bool wait(std::chrono::milliseconds most);
   std::vector<Delta> take();
-  // An eventfd, readable while take() has something to give.
-  int fd() const { return fd_; }
+  // An eventfd, readable while take() has something to give. The first call makes it.
+  Result<int> fd();
 
   // They end before the next step, with FinishReason::kCancelled.
   void cancel(int index);
@@ -68,11 +68,11 @@ class Stream {
   void make_ready(int index, Live& live);
 
   const bool only_ends_;
-  const int fd_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<int, Live> live_;
   std::vector<int> ready_;
+  int fd_ = -1;  // nobody has asked for one
 };
 
 }  // namespace moesaic::python

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import threading
 import time
 
@@ -159,6 +160,24 @@ def test_a_loop_keeps_nothing_of_engines_that_were_closed():
         return counts
     counts = asyncio.run(run())
     assert counts[0] == counts[-1]
+
+
+def test_without_descriptors_and_with_odd_ids(engine):
+    async def run():
+        for wrong in (5, None, [5], [["a"]]):
+            with pytest.raises(moesaic.InvalidRequest, match="request_id: "):
+                engine.abort(wrong)
+        with pytest.raises(moesaic.InvalidRequest, match="request_id: "):
+            await last(engine.generate("Hi", request_id=["a"]))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            with pytest.raises(moesaic.MoesaicError, match="Too many open files"):
+                await last(engine.generate("Hi"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return await last(engine.generate("Hi"))
+    assert asyncio.run(run()).finished
 
 
 def test_errors(engine):

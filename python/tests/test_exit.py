@@ -1,4 +1,4 @@
-"""The ends of processes: threads that are in the engine while the interpreter exits, and forks."""
+"""The ends of processes: threads that are in the engine while the interpreter exits, forks, and other interpreters."""
 
 import subprocess
 import sys
@@ -87,3 +87,44 @@ def test_a_forked_process_gets_an_exception_and_may_open_its_own():
         """
     done = run(program)
     assert (done.returncode, done.stdout, done.stderr) == (0, "41\n1\n", "")
+
+
+def test_errors_have_their_types_while_the_interpreter_ends():
+    program = """
+        import builtins
+        from moesaic import LLM
+        class Last:
+            def __init__(self):
+                self.engine = LLM("tiny", device="cpu", threads=1, context=256)._engine
+            def __del__(self):
+                try:
+                    self.engine.detokenize([-1])
+                except BaseException as error:
+                    print(type(error).__name__, error)
+        builtins.last = Last()
+        """
+    done = run(program)
+    assert (done.stdout, done.stderr) == ("InvalidRequest token -1 is outside the vocabulary of 4096\n", "")
+
+
+def test_another_interpreter_is_refused():
+    program = """
+        import sys
+        from moesaic import LLM, MoesaicError
+        if sys.version_info >= (3, 13):
+            import _interpreters as interpreters
+            other, execute = interpreters.create("legacy"), interpreters.exec
+        else:
+            import _xxsubinterpreters as interpreters
+            other, execute = interpreters.create(isolated=False), interpreters.run_string
+        llm = LLM("tiny", device="cpu", threads=1, context=256)
+        execute(other, f"import sys; sys.path = {sys.path}\\ntry: import moesaic\\nexcept ImportError as error: print(error, flush=True)")
+        interpreters.destroy(other)
+        print(llm.tokenize("a") == LLM("tiny", device="cpu", threads=1, context=256).tokenize("a"))
+        try:
+            LLM("/no/such")
+        except MoesaicError:
+            print("as before")
+        """
+    done = run(program)
+    assert (done.stdout, done.stderr) == ("moesaic works in a process's main interpreter only\nTrue\nas before\n", "")

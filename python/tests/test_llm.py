@@ -14,7 +14,7 @@ import time
 import pytest
 
 import moesaic
-from moesaic import LLM, RequestOutputKind, SamplingParams, StructuredOutputsParams
+from moesaic import LLM, RequestOutputKind, SamplingParams, StructuredOutputsParams, _engine
 
 GREEDY = SamplingParams(temperature=0, max_tokens=None)
 
@@ -272,9 +272,66 @@ def test_errors_are_exceptions_of_one_line(llm, call, error, message):
     assert idle(llm)
 
 
-def test_detokenize_takes_any_ids(llm):
-    for ids in ([4096], [-1], [2**31 - 1]):
-        assert isinstance(llm.detokenize(ids), str)
+@pytest.mark.parametrize("call, message", [
+    (lambda llm: llm.detokenize([4096]), "token 4096 is outside the vocabulary of 4096"),
+    (lambda llm: llm.get_tokenizer().decode(-1), "token -1 is outside"),
+    (lambda llm: llm.get_tokenizer().decode([[1]], skip_special_tokens=True), "no token id"),
+    (lambda llm: llm.get_tokenizer()(5), "text: int is not text"),
+    (lambda llm: llm.get_tokenizer()(b"a"), "text: bytes is not text"),
+    (lambda llm: llm.get_tokenizer().convert_ids_to_tokens(None), "no token id"),
+    (lambda llm: llm.get_tokenizer().apply_chat_template(None), "messages: must be a list"),
+    (lambda llm: LLM("tiny", lora=5), "lora: "),
+    (lambda llm: llm.generate("a", SamplingParams(stop=[threading.Lock()])), "sampling params: .*lock"),
+    (lambda llm: llm.generate("a", SamplingParams(top_p=0)), "top_p: must be above 0"),
+    (lambda llm: llm.generate(memoryview(b"abc")), "a prompt is text"),
+    (lambda llm: llm.generate([memoryview(b"abc")]), "a prompt is text"),
+    (lambda llm: llm.detokenize(memoryview(b"abc")), "memoryview is no list of token ids"),
+])
+def test_what_is_of_no_use_is_an_invalid_request(llm, call, message):
+    with pytest.raises(moesaic.InvalidRequest, match=message):
+        call(llm)
+
+
+def test_log_probabilities_by_bool(llm):
+    [none], [one] = (llm.generate("a b", SamplingParams(max_tokens=1, logprobs=is_on, prompt_logprobs=is_on)) for is_on in (False, True))
+    assert none.prompt_logprobs is None and none.outputs[0].logprobs is None
+    assert len(one.prompt_logprobs) == 2 and 1 <= len(one.outputs[0].logprobs[0]) <= 2
+
+
+def test_logits_import_numpy_first(tmp_path):
+    program = """if True:
+        import moesaic
+        llm = moesaic.LLM("tiny", device="cpu")
+        for _ in range(2):
+            try:
+                llm.logits("a")
+            except (KeyboardInterrupt, moesaic.Unsupported) as error:
+                print(type(error).__name__, llm.stats["steps"])"""
+    (tmp_path / "numpy.py").write_text("import sys\nsys.t = getattr(sys, 't', 0) + 1\nraise KeyboardInterrupt if sys.t == 1 else ImportError('a\\nb')")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment).stdout
+    assert said == "KeyboardInterrupt 0\nUnsupported 0\n"
+
+
+def test_dropping_an_engine_lets_other_threads_go_on():
+    """A prompt's step takes a while, and the engine's end waits for it."""
+    llm = LLM("tiny", device="cpu", threads=1, context=8192, max_batch=1, max_rows=4096)
+    stream, ticks, done = _engine.Stream(), [], threading.Event()
+
+    def tick():
+        while not done.wait(0.001):
+            ticks.append(time.monotonic())
+    thread = threading.Thread(target=tick)
+    thread.start()
+    llm._engine.submit("completions", json.dumps({"prompt": [1] * 8000, "max_tokens": 1}), stream)
+    while llm.stats["running"] == 0:
+        pass
+    begun = time.monotonic()
+    del llm
+    ended = time.monotonic()
+    done.set()
+    thread.join()
+    assert sum(begun < one < ended for one in ticks) > 3
 
 
 def test_progress_may_end_loading():

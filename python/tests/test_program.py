@@ -1,6 +1,7 @@
 """python -m moesaic: the program, and its server."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -25,6 +26,16 @@ def test_exit_statuses():
     assert (wrong.returncode, wrong.stdout) == (2, "") and wrong.stderr.startswith("moesaic: unknown command 'fly'")
     missing = run("inspect", "-m", "/no/such/model")
     assert missing.returncode == 1 and missing.stderr.startswith("moesaic: /no/such/model")
+
+
+def test_names_that_are_no_utf_8():
+    absent = run("inspect", "-m", os.fsdecode(b"/no/such\xff"), errors="replace")
+    assert absent.returncode == 1 and absent.stderr.startswith("moesaic: /no/such")
+
+
+def test_a_closed_standard_output():
+    done = subprocess.run([f"{sys.executable} -m moesaic fly >&-"], shell=True, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.startswith("moesaic: unknown command 'fly'")
 
 
 def test_the_server_serves_and_stops():

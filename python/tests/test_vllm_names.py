@@ -172,7 +172,7 @@ def test_numpy_is_taken_where_numbers_are(llm):
     for wrong in (numpy.array([1.5]), numpy.array([[1.5]]), numpy.array(5), {"prompt_token_ids": numpy.array(5)}):
         with pytest.raises(InvalidRequest):
             llm.generate(wrong, plain)
-    for call in (llm.logits, llm.detokenize, llm.chat):
+    for call in (llm.logits, llm.detokenize, llm.chat, lambda two: LLM("tiny", max_model_len=numpy.array([5, 5]))):
         with pytest.raises(InvalidRequest):
             call(numpy.array(5))
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"n": {"type": "integer", "maximum": maximum}}}}}
@@ -224,6 +224,18 @@ def test_bars(llm, monkeypatch):
     with pytest.raises(InvalidRequest):
         llm.generate(["a", ""], GREEDY, use_tqdm=Bar)
     assert [(bar.options["total"], bar.done, bar.closed) for bar in made] == [(3, 3, True), (1, 1, True), (2, 0, True)]
+
+
+@pytest.mark.parametrize("stream", [None, object(), io.StringIO()])
+def test_progress_without_standard_error(monkeypatch, stream):
+    if isinstance(stream, io.StringIO):
+        stream.close()
+    monkeypatch.setattr("sys.stderr", stream)
+    bar = Progress(1, "x")
+    bar.last -= 10
+    bar.update(1)
+    bar.close()
+    assert not bar.terminal
 
 
 class Terminal(io.StringIO):

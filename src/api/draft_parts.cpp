@@ -96,7 +96,7 @@ Result<DraftMemory> DraftParts::plan_head(Backend& backend) const {
   const DraftHead* const head = backend.draft_head();
   if (head == nullptr)
     return error(
-        StatusCode::kUnsupported,
+        StatusCode::kUsage,
         "--speculative {}: {} cannot run draft heads; use --device cpu and one rank, or --speculative ngram",
         name_, backend.caps().name);
   return DraftMemory{.weights = bytes_of(head->memory(head_->config, head_->weights, {})),

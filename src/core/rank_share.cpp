@@ -98,8 +98,8 @@ Status check_ranks(const ModelConfig& config, const ModelWeights& weights, int r
                    rows);
   }
   if (!weights.adapters.empty())
-    return error(StatusCode::kUnsupported,
-                 "--tp {}: LoRA adapters are not cut; merge the adapter, or use one rank", ranks);
+    return error(StatusCode::kUsage, "--tp {}: LoRA adapters are not cut; merge the adapter, or use one rank",
+                 ranks);
   for (const LayerWeights& w : weights.layers) {
     for (const MatrixView* m :
          {&w.q_bias, &w.k_bias, &w.v_bias, &w.o_bias, &w.sinks, &w.gate_bias, &w.up_bias, &w.down_bias}) {

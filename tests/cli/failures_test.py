@@ -110,7 +110,8 @@ class Usage(Cli):
     def test_options_that_serve_finds_wrong_as_it_loads(self):
         for options in (("--device", "tpu"), ("--ctx", 200_000), ("--kv-tokens", 1), ("--max-rows", 1, "--max-batch", 2),
                         ("--device", "cpu", "--kv-dtype", "fp8"), ("--device", "cpu", "--moe-path", "fp8"),
-                        ("--device", "cpu", "--tp", "numa", "--cpu-pin", "off"), ("--device", "cpu", "--tp", 3), ("--lora", f"{ABSENT}:nan")):
+                        ("--device", "cpu", "--tp", "numa", "--cpu-pin", "off"), ("--device", "cpu", "--tp", 3),
+                        ("--device", "cpu", "--no-prefix-cache", "--kv-host", 0.1), ("--lora", f"{ABSENT}:nan")):
             done = self.moesaic("serve", "-m", MODEL, "--port", 0, "--log", "quiet", *options)
             self.assertEqual(done.returncode, 2, (options, done.stderr))
         done = self.moesaic("serve", "-m", ABSENT, "--port", 0, "--log", "quiet")  # no option: a missing model

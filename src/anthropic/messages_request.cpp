@@ -193,6 +193,7 @@ void read_stops(Fields& fields, SamplingParams& sampling) {
 // counting: of tokens only, without what a generation needs.
 MessagesRequest read_request(Fields& fields, const Service& service, bool counting) {
   MessagesRequest r;
+  r.exact_count = true;  // clients leave out as much as the error says, and ask again
   read_claude_model(fields, service);
   read_sampling(fields, service, r.sampling);
   fields.integer("max_tokens", r.sampling.max_tokens, 1, INT32_MAX);

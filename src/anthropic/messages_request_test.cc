@@ -374,5 +374,18 @@ TEST(Messages, TheDocumentationListsEachField) {
     ADD_FAILURE() << "docs/user/api-compatibility.md lacks\n" << row;
 }
 
+// Clients leave out the difference and send the conversation again.
+TEST(MessagesRequest, APromptThatIsTooLongIsCountedToItsEnd) {
+  std::string text = "hi";
+  for (int i = 0; i < 4000; ++i) text += " hi";
+  const std::string messages = R"([{"role": "user", "content": ")" + text + "\"}]";
+  const auto counted = count_tokens(R"({"model": "tiny", "messages": )" + messages + "}", service());
+  const size_t tokens = openai::Json::parse(std::get<openai::TokenAnswer>(counted).json)["input_tokens"];
+  ASSERT_GT(tokens, 4000u);
+  const openai::ApiError error = error_of(ask(messages));
+  EXPECT_EQ(error.prompt_tokens, tokens);
+  EXPECT_EQ(error.message.find("more than"), std::string::npos) << error.message;
+}
+
 }  // namespace
 }  // namespace moesaic::anthropic

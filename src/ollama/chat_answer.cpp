@@ -36,9 +36,9 @@ ChatAnswer::ChatAnswer(const openai::Service& service, Options options)
 
 ChatAnswer::Part ChatAnswer::take(const openai::AnswerEvent& event) {
   Part part;
-  bool text = false;
+  if (options_.logprobs) waiting_.add(model_, special_, event);
   for (const TextPiece& piece : event.pieces) {
-    text = text || !piece.text.empty();
+    const std::vector<SampledToken> shown = waiting_.shown_by(piece.text);
     const std::string function = options_.functions.name_of(piece.recipient);
     if (!function.empty()) {
       part.calls.push_back(
@@ -48,9 +48,9 @@ ChatAnswer::Part ChatAnswer::take(const openai::AnswerEvent& event) {
       if (options_.thinking) part.thinking += thinking_.add(piece);
     } else {
       part.content += content_.add(piece);
+      for (const SampledToken& token : shown) part.logprobs.push_back(openai::chat_logprob(model_, token));
     }
   }
-  if (options_.logprobs) part.logprobs = waiting_.take(model_, special_, event, text, !part.content.empty());
   return part;
 }
 

@@ -230,10 +230,12 @@ TEST(OllamaAnswer, ALineForEachToken) {
 }
 
 // The durations in milliseconds of an answer whose tokens were made then, after a prompt of 100 tokens: of
-// the prompt, of the answer.
-std::pair<int64_t, int64_t> durations_of(const std::vector<std::chrono::milliseconds>& made_after) {
+// the prompt, of the answer. waited: in the queue.
+std::pair<int64_t, int64_t> durations_of(const std::vector<std::chrono::milliseconds>& made_after,
+                                         std::chrono::milliseconds waited = {}) {
   const openai::PreparedRequest made = prepared(prepare_chat, kHi);
   const auto begun = std::chrono::steady_clock::now();
+  made.answer->add({.found = PromptProgress{.tokens = 200}, .begun = begun + waited}, nullptr);
   for (const auto after : made_after)
     made.answer->add({.token = SampledToken{.token = 5}, .time = begun + after}, nullptr);
   made.answer->add({.end = Outcome{.finish = FinishReason::kStop,
@@ -254,6 +256,12 @@ TEST(OllamaAnswer, TheFirstTokenTakesTimeToo) {
   EXPECT_EQ(durations_of({milliseconds(20'000)}), std::pair(int64_t{19'800}, int64_t{200}));
   EXPECT_EQ(durations_of({milliseconds(20'000), milliseconds(21'000), milliseconds(22'000)}),
             std::pair(int64_t{19'000}, int64_t{3'000}));
+}
+
+TEST(OllamaAnswer, TheTimeInTheQueueIsNoPartOfThePrompts) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(durations_of({milliseconds(20'000), milliseconds(21'000)}, milliseconds(15'000)),
+            std::pair(int64_t{4'000}, int64_t{2'000}));
 }
 
 TEST(OllamaAnswer, NoCharacterOfAnAnswerCutsALine) {
@@ -340,6 +348,20 @@ TEST(OllamaAnswer, LogProbabilitiesOfTheContentsTokens) {
   EXPECT_EQ(refused(prepare_chat, std::string(kHi) + R"(, "top_logprobs": 1)").param, "top_logprobs");
   EXPECT_EQ(refused(prepare_chat, std::string(kHi) + R"(, "logprobs": true, "top_logprobs": 21)").param,
             "top_logprobs");
+}
+
+TEST(OllamaAnswer, LogProbabilitiesOfTheTextsTokensAlone) {
+  const auto id = [](const char* text) { return service().model.tokenize(text).value().at(0); };
+  const openai::PreparedRequest made = prepared(prepare_chat, std::string(kHi) + R"(, "logprobs": true)");
+  made.answer->add({.token = SampledToken{.token = id("final")}},
+                   nullptr);                                   // as the channel's name, it waits
+  made.answer->add({.token = SampledToken{.token = id(" x")},  // a stop string
+                    .pieces = {{.channel = "final", .recipient = {}, .text = "final", .begins = true}},
+                    .end = Outcome{.finish = FinishReason::kStop}},
+                   nullptr);
+  const Json logprobs = Json::parse(made.answer->whole())["logprobs"];
+  ASSERT_EQ(logprobs.size(), 1u);
+  EXPECT_EQ(logprobs[0]["token"], "final");
 }
 
 TEST(OllamaModels, Lists) {

@@ -46,7 +46,9 @@ void ChatAnswer::take_call(const TextPiece& piece, const std::string& name, Choi
 
 ChatAnswer::Delta ChatAnswer::take(const AnswerEvent& event, Choice& choice) {
   Delta delta;
+  if (options_.logprobs) choice.waiting.add(model_, special_, event);
   for (const TextPiece& piece : event.pieces) {
+    const std::vector<SampledToken> shown = choice.waiting.shown_by(piece.text);
     const std::string function = options_.functions.name_of(piece.recipient);
     if (!function.empty()) {
       take_call(piece, function, choice, delta);
@@ -54,12 +56,11 @@ ChatAnswer::Delta ChatAnswer::take(const AnswerEvent& event, Choice& choice) {
       delta.reasoning += choice.reasoning_text.add(piece);
     } else {
       delta.content += choice.content_text.add(piece);
+      for (const SampledToken& token : shown) delta.logprobs.push_back(chat_logprob(model_, token));
     }
   }
   choice.reasoning_tokens += delta.reasoning.empty() ? 0 : 1;
   if (!options_.reasoning) delta.reasoning.clear();
-  if (options_.logprobs)
-    delta.logprobs = choice.waiting.take(model_, special_, event, !delta.empty(), !delta.content.empty());
   return delta;
 }
 

@@ -42,7 +42,9 @@ GenerationOrError chat_generation(const ChatTask& task, const Result<Conversatio
                                ": the last one is the assistant's and goes on as text: no form of the "
                                "answer, strict function or forced call applies to it",
                     .param = param};
-  auto prompt = prompt_of(conversation, param, service);
+  TokenLimit limit = prompt_limit(service);
+  if (task.exact_count) limit.most = SIZE_MAX;
+  auto prompt = prompt_of(conversation, param, limit, service);
   if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
   SamplingParams sampling = task.sampling;
   sampling.reasoning_budget = task.thinking.budget.value_or(service.reasoning_budget);

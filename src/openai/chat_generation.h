@@ -19,6 +19,7 @@ struct ChatTask {
   AnswerForm form;
   bool cache_prompt = true;
   std::string cache_salt = {};
+  bool exact_count = false;  // a prompt that is too long is counted to its end
 };
 
 using GenerationOrError = std::variant<GenerationRequest, ApiError>;

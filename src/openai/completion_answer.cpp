@@ -4,7 +4,6 @@
 #include <ctime>
 #include <utility>
 
-#include "openai/logprobs.h"
 #include "openai/sampling_fields.h"
 #include "openai/sse.h"
 #include "text/utf8.h"
@@ -43,28 +42,37 @@ Json CompletionAnswer::Logprobs::json() const {
           {"text_offset", text_offset.json()}};
 }
 
-// known: the token has a log-probability; a text's first one has none.
-void CompletionAnswer::add_logprob(const SampledToken& token, bool known, Choice& choice) const {
-  const std::string bytes = model_.detokenize({&token.token, 1}), text = utf8_lossy(bytes);
+// known: the token has a log-probability; a text's first one has none. text: the text has the token.
+void CompletionAnswer::add_logprob(const SampledToken& token, bool known, bool text, Choice& choice) const {
+  const std::string bytes = model_.detokenize({&token.token, 1}), name = utf8_lossy(bytes);
   Json top = Json::object();
   for (const auto& [id, logprob] : token.logprobs.top)
-    top[utf8_lossy(model_.detokenize({&id, 1}))] = finite_logprob(logprob);
-  top.emplace(text, finite_logprob(token.logprobs.logprob));  // also where others are likelier
-  choice.logprobs.tokens.push_back(text);
+    top.emplace(utf8_lossy(model_.detokenize({&id, 1})), finite_logprob(logprob));  // likeliest first
+  top[name] = finite_logprob(token.logprobs.logprob);  // also where others are likelier
+  choice.logprobs.tokens.push_back(name);
   choice.logprobs.token_logprobs.push_back(known ? Json(finite_logprob(token.logprobs.logprob)) : Json());
   if (!known) top = nullptr;
   choice.logprobs.top_logprobs.push_back(top);
   choice.logprobs.text_offset.push_back(choice.offset);
-  choice.offset += characters(bytes);  // a character counts with its first byte's token
+  if (text) choice.offset += characters(bytes);  // a character counts with its first byte's token
 }
 
-// The token that ends the text is not part of it; one that began a character is, once the text shows it.
+bool CompletionAnswer::is_text(int32_t token) const {
+  return !options_.skip_special || !is_special(model_, token);
+}
+
+// Tokens that no text shows are left out, except where the answer is cut off.
 void CompletionAnswer::take_logprobs(const AnswerEvent& event, Choice& choice) const {
   if (!options_.logprobs) return;
-  if (event.token) choice.pending.push_back(*event.token);
-  const bool cut = event.end && event.end->finish == FinishReason::kLength;
-  if (event.pieces.empty() && !cut) return;
-  for (const SampledToken& token : std::exchange(choice.pending, {})) add_logprob(token, true, choice);
+  const auto add = [&](const std::vector<SampledToken>& tokens) {
+    for (const SampledToken& token : tokens) add_logprob(token, true, is_text(token.token), choice);
+  };
+  if (event.token) {
+    const int32_t token = event.token->token;
+    choice.waiting.add(*event.token, is_text(token) ? model_.detokenize({&token, 1}) : "");
+  }
+  for (const TextPiece& piece : event.pieces) add(choice.waiting.shown_by(piece.text));
+  if (event.end && event.end->finish == FinishReason::kLength) add(choice.waiting.rest());
 }
 
 void CompletionAnswer::take_answer(const AnswerEvent& event, Choice& choice) const {
@@ -91,7 +99,8 @@ Json CompletionAnswer::choice_json(int index) const {
 
 void CompletionAnswer::add(const AnswerEvent& event, std::string* sse) {
   Choice& choice = choices_[event.choice];
-  for (const SampledToken& token : event.prompt) add_logprob(token, choice.offset > 0, choice);
+  for (const SampledToken& token : event.prompt)
+    add_logprob(token, !choice.logprobs.tokens.empty(), true, choice);
   take_answer(event, choice);
   if (event.token && options_.answered) ++choice.outcome.generated_tokens;
   if (event.read) choice.outcome.cached_tokens = event.read->progress.cached;

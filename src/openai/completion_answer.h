@@ -6,6 +6,7 @@
 
 #include "openai/answer.h"
 #include "openai/fields.h"
+#include "openai/logprobs.h"
 #include "openai/spliced_json.h"
 
 namespace moesaic::openai {
@@ -14,7 +15,7 @@ class CompletionAnswer : public Answer {
  public:
   struct Options {
     int prompts = 1, n = 1;  // choice i belongs to prompt i / n
-    bool logprobs = false, include_usage = false;
+    bool logprobs = false, skip_special = false, include_usage = false;
     bool continuous_usage = false;       // each chunk has the usage so far
     std::vector<int> prompt_sizes = {};  // tokens of each prompt, known before the end
     std::vector<std::string> echoes;     // the prompts' texts, to stand before the answers; or none
@@ -40,15 +41,16 @@ class CompletionAnswer : public Answer {
   struct Choice {
     std::string text;  // a stream's: only what its next chunk brings
     Logprobs logprobs;
-    std::vector<SampledToken> pending;  // not yet shown as text
-    size_t offset = 0;                  // characters, of the next token's text
-    std::vector<int32_t> tokens;        // with token_ids; of a stream: what its next chunk brings
-    bool begun = false;                 // a chunk has been sent
+    WaitingTokens waiting;        // with logprobs
+    size_t offset = 0;            // characters, of the next token's text
+    std::vector<int32_t> tokens;  // with token_ids; of a stream: what its next chunk brings
+    bool begun = false;           // a chunk has been sent
     Outcome outcome;
   };
 
   void take_logprobs(const AnswerEvent& event, Choice& choice) const;
-  void add_logprob(const SampledToken& token, bool known, Choice& choice) const;
+  void add_logprob(const SampledToken& token, bool known, bool text, Choice& choice) const;
+  bool is_text(int32_t token) const;
   void take_answer(const AnswerEvent& event, Choice& choice) const;
   Json choice_json(int index) const;
 

@@ -28,6 +28,7 @@ struct CompletionRequest {
   int n = 1;
   StreamFields stream;
   bool echo = false, cache_prompt = true;
+  bool seeded = false;  // by the request: its prompts share the seed
   std::string cache_salt;
   bool parse_special = true;  // in the prompt
   bool token_ids = false;     // in the answer
@@ -96,6 +97,7 @@ void read_length(Fields& fields, CompletionRequest& r) {
 void read_completion(Fields& fields, const Service& service, CompletionRequest& r) {
   read_model(fields, service);
   read_sampling(fields, service.model, r.sampling);
+  r.seeded = given_seed(fields).has_value();
   r.sampling.reasoning_budget = read_reasoning_budget(fields, false).value_or(service.reasoning_budget);
   r.sampling.skip_special = true;
   fields.read("skip_special_tokens", r.sampling.skip_special);
@@ -136,6 +138,7 @@ PreparedRequestOrError prepare_completion(std::string_view body, const Service& 
   CompletionAnswer::Options options{.prompts = static_cast<int>(r.prompts.size()),
                                     .n = r.n,
                                     .logprobs = r.sampling.top_logprobs >= 0,
+                                    .skip_special = r.sampling.skip_special,
                                     .include_usage = r.stream.include_usage,
                                     .continuous_usage = r.stream.continuous_usage,
                                     .prompt_sizes = {},
@@ -152,6 +155,7 @@ PreparedRequestOrError prepare_completion(std::string_view body, const Service& 
                                 .reuse_prefix = r.cache_prompt,
                                 .cache_salt = r.cache_salt};
     for (GenerationRequest& request : repeated(one, r.n)) prepared.requests.push_back(std::move(request));
+    if (!r.seeded) r.sampling.seed += r.n;
   }
   prepared.answer = std::make_unique<CompletionAnswer>(service, std::move(options));
   return prepared;

@@ -275,9 +275,9 @@ TokenLimit prompt_limit(const Service& service) {
 }
 
 std::variant<std::vector<int32_t>, ApiError> prompt_of(const Result<Conversation>& conversation,
-                                                       const std::string& param, const Service& service) {
+                                                       const std::string& param, const TokenLimit& limit,
+                                                       const Service& service) {
   if (!conversation.ok()) return api_error(conversation.status(), param);
-  const TokenLimit limit = prompt_limit(service);
   Result<std::vector<int32_t>> prompt = service.model.chat_prompt(conversation.value(), limit);
   if (!prompt.ok()) return api_error(prompt.status(), param);
   const size_t tokens = prompt.value().size();

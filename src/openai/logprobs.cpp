@@ -1,6 +1,7 @@
 #include "openai/logprobs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "text/utf8.h"
 
@@ -28,16 +29,38 @@ Json chat_logprob(const Model& model, const SampledToken& sampled) {
   return json;
 }
 
-Json WaitingTokens::take(const Model& model, const SpecialTokens& special, const AnswerEvent& event,
-                         bool text, bool content) {
-  Json shown = Json::array();
-  if (event.token && !special.has(event.token->token)) tokens_.push_back(*event.token);
-  if (event.token && special.begins_text(event.token->token)) tokens_.clear();
-  if (content) {
-    for (const SampledToken& token : tokens_) shown.push_back(chat_logprob(model, token));
-  }
-  if (text) tokens_.clear();
+void WaitingTokens::add(const SampledToken& token, std::string_view bytes) {
+  tokens_.push_back({.token = token, .begin = text_.size()});
+  text_ += bytes;
+}
+
+void WaitingTokens::add(const Model& model, const SpecialTokens& special, const AnswerEvent& event) {
+  if (!event.token) return;
+  const int32_t token = event.token->token;
+  if (special.begins_text(token)) *this = {};
+  if (!is_special(model, token)) add(*event.token, model.detokenize({&token, 1}));
+}
+
+std::vector<SampledToken> WaitingTokens::take_before(size_t end) {
+  const auto others =
+      std::ranges::find_if(tokens_, [end](const Waiting& waiting) { return waiting.begin >= end; });
+  std::vector<SampledToken> taken;
+  for (auto at = tokens_.begin(); at != others; ++at) taken.push_back(std::move(at->token));
+  tokens_.erase(tokens_.begin(), others);
+  return taken;
+}
+
+// Text that has U+FFFD in place of bytes is not found: it shows all tokens but one that ends it.
+std::vector<SampledToken> WaitingTokens::shown_by(std::string_view text) {
+  const bool stop = !tokens_.empty() && tokens_.back().token.is_stop;
+  const size_t at = text_.find(text);
+  const size_t end = at != std::string::npos ? at + text.size() : stop ? tokens_.back().begin : text_.size();
+  std::vector<SampledToken> shown = take_before(end);
+  text_.erase(0, end);
+  for (Waiting& waiting : tokens_) waiting.begin -= end;
   return shown;
 }
+
+std::vector<SampledToken> WaitingTokens::rest() { return take_before(std::string::npos); }
 
 }  // namespace moesaic::openai

@@ -1,6 +1,8 @@
 // Log-probabilities in the shape of chat completions.
 #pragma once
 
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "moesaic/engine.h"
@@ -17,16 +19,28 @@ double finite_logprob(double logprob);
 Json chat_logprob(const Model& model, const SampledToken& sampled);
 
 // The tokens of one generation that wait for the text which shows them: a token may complete a character that
-// earlier ones began, or be held back as the beginning of a stop string.
+// earlier ones began, or be held back as the beginning of a stop string. A stop token, and what is behind the
+// beginning of a stop string, is never shown.
 class WaitingTokens {
  public:
-  // Takes an event's token. Where the event shows text, no token waits any longer, and where that is content
-  // the array has their log-probabilities. What comes before <|message|> is a header.
-  Json take(const Model& model, const SpecialTokens& special, const AnswerEvent& event, bool text,
-            bool content);
+  // bytes: what text has of the token; of several ones, one after the other.
+  void add(const SampledToken& token, std::string_view bytes);
+  // Chat: an event's token. What comes before <|message|> is a header.
+  void add(const Model& model, const SpecialTokens& special, const AnswerEvent& event);
+  // The tokens whose bytes begin in the text that is next, or before it.
+  std::vector<SampledToken> shown_by(std::string_view text);
+  // All that still wait.
+  std::vector<SampledToken> rest();
 
  private:
-  std::vector<SampledToken> tokens_;
+  struct Waiting {
+    SampledToken token;
+    size_t begin;  // in text_
+  };
+  std::vector<SampledToken> take_before(size_t end);
+
+  std::vector<Waiting> tokens_;
+  std::string text_;  // theirs, behind what no text has had yet of tokens that were shown
 };
 
 }  // namespace moesaic::openai

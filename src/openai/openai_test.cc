@@ -352,6 +352,20 @@ TEST(CompletionRequest, Prompts) {
     EXPECT_EQ(error_of(prepare_completion(R"({"prompt": )" + body + "}", service())).param, "prompt");
 }
 
+TEST(CompletionRequest, WithoutASeedEqualPromptsHaveDifferentOnes) {
+  const auto further = [](const char* seed) {  // behind the first one's
+    const PreparedRequest made = prepared_of(prepare_completion(
+        std::string(R"({"prompt": ["a", "a"], "n": 2, "seed": )") + seed + "}", service()));
+    std::vector<uint64_t> seeds;
+    for (const GenerationRequest& one : made.requests)
+      seeds.push_back(one.sampling.seed - made.requests[0].sampling.seed);
+    return seeds;
+  };
+  for (const char* none : {"null", "-1", "-1.0"})
+    EXPECT_EQ(further(none), (std::vector<uint64_t>{0, 1, 2, 3})) << none;
+  EXPECT_EQ(further("7"), (std::vector<uint64_t>{0, 1, 0, 1}));
+}
+
 TEST(CompletionAnswer, APromptCountsOnceForAllItsChoices) {
   CompletionAnswer answer(service(), {.prompts = 2, .n = 2});
   for (int i = 0; i < 4; ++i) {

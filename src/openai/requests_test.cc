@@ -300,6 +300,11 @@ TEST(Requests, LogitBiasInBothShapes) {
   EXPECT_LT(sampling_of(chat(R"("logit_bias": [[7, false]])")).logit_bias.at(7), -1000);
   for (const char* wrong : {R"([[7]])", R"([7])", R"([["a", 1]])", R"([[7, true]])", "5"})
     EXPECT_EQ(error_of(chat(std::string(R"("logit_bias": )") + wrong)).param, "logit_bias") << wrong;
+  const auto message = [](const char* bias) {
+    return error_of(chat(std::string(R"("logit_bias": )") + bias)).message;
+  };
+  EXPECT_TRUE(message(R"([["5", 1]])").ends_with("a pair's first member must be a token id below 4096"));
+  EXPECT_TRUE(message(R"({"a": 1})").ends_with("'a' must be a token id below 4096"));
 }
 
 constexpr const char* kTwoTools = R"("tools": [{"type": "function", "function": {"name": "f"}},

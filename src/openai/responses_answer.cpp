@@ -3,7 +3,6 @@
 #include <ctime>
 #include <utility>
 
-#include "openai/logprobs.h"
 #include "openai/sampling_fields.h"
 #include "openai/sealed_reasoning.h"
 #include "openai/sse.h"
@@ -123,11 +122,10 @@ void ResponsesAnswer::close(const char* status, std::string* sse) {
   emit("response.output_item.done", {{"output_index", items_.size() - 1}, {"item", item_json(item)}}, *sse);
 }
 
-// A token may complete a character that earlier ones began: it waits for the text that shows it.
 Json ResponsesAnswer::take_logprobs(const TextPiece& piece) {
   Json added = Json::array();
-  const bool shows = options_.logprobs && kind_of(piece) == Kind::kMessage;
-  for (const SampledToken& token : std::exchange(pending_, {})) {
+  const bool shows = kind_of(piece) == Kind::kMessage;
+  for (const SampledToken& token : waiting_.shown_by(piece.text)) {
     if (shows) added.push_back(spliced(dump(chat_logprob(model_, token))));
   }
   for (const Json& one : added) items_.back().logprobs.push_back(one);
@@ -166,10 +164,7 @@ void ResponsesAnswer::take(const TextPiece& piece, std::string* sse) {
 
 void ResponsesAnswer::add(const AnswerEvent& event, std::string* sse) {
   if (sse != nullptr && !begun_) begin(*sse);
-  if (event.token && options_.logprobs) {
-    if (special_.begins_text(event.token->token)) pending_.clear();
-    if (!special_.has(event.token->token)) pending_.push_back(*event.token);
-  }
+  if (options_.logprobs) waiting_.add(model_, special_, event);
   for (const TextPiece& piece : event.pieces) take(piece, sse);
   if (!event.pieces.empty() && kind_of(event.pieces.back()) == Kind::kReasoning) ++reasoning_tokens_;
   if (event.token && special_.ends_message(event.token->token)) said_all_ = true;

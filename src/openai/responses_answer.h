@@ -8,6 +8,7 @@
 #include "api/paragraphs.h"
 #include "openai/answer.h"
 #include "openai/fields.h"
+#include "openai/logprobs.h"
 #include "openai/special_tokens.h"
 #include "openai/spliced_json.h"
 #include "openai/tool_choice.h"
@@ -75,7 +76,7 @@ class ResponsesAnswer : public Answer {
   Json echo_;
   Options options_;
   SpecialTokens special_;
-  std::vector<SampledToken> pending_;  // not yet shown as text
+  WaitingTokens waiting_;  // with logprobs
   std::vector<Item> items_;
   bool open_ = false;      // the last item may still grow
   bool said_all_ = false;  // its last message is complete

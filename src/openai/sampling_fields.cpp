@@ -31,11 +31,10 @@ std::optional<float> bias_of(const Json& value) {
   return value.get<float>();
 }
 
+// name: the token's, in an error.
 void add_bias(Fields& fields, const std::string& name, std::optional<int32_t> token, const Json& value,
               SamplingParams& sampling, int vocab) {
-  if (!token)
-    return fields.refuse("logit_bias",
-                         fmt::format("'{}' is no token id below {}", name.substr(0, 40), vocab));
+  if (!token) return fields.refuse("logit_bias", fmt::format("{} must be a token id below {}", name, vocab));
   const std::optional<float> bias = bias_of(value);
   if (!bias)
     return fields.refuse("logit_bias", fmt::format("the bias of {} is no number from -100 to 100", *token));
@@ -55,14 +54,15 @@ void read_logit_bias(Fields& fields, int vocab, SamplingParams& sampling) {
     return fields.refuse("logit_bias", fmt::format("names more than {} tokens", kMaxBiases));
   if (bias->is_object()) {
     for (const auto& [key, value] : bias->items())
-      add_bias(fields, key, token_of_key(key, vocab), value, sampling, vocab);
+      add_bias(fields, fmt::format("'{}'", key.substr(0, 40)), token_of_key(key, vocab), value, sampling,
+               vocab);
     return;
   }
   if (!bias->is_array()) return fields.refuse("logit_bias", "must be an object of token ids and biases");
   for (const Json& pair : *bias) {
     if (!pair.is_array() || pair.size() != 2)
       return fields.refuse("logit_bias", "must be an object, or an array of pairs, of token ids and biases");
-    add_bias(fields, "a pair's first", token_id(pair[0], vocab), pair[1], sampling, vocab);
+    add_bias(fields, "a pair's first member", token_id(pair[0], vocab), pair[1], sampling, vocab);
   }
 }
 
@@ -128,6 +128,12 @@ void read_penalties(Fields& fields, SamplingParams& sampling) {
 
 }  // namespace
 
+std::optional<uint64_t> given_seed(Fields& fields) {
+  int64_t seed = kAnySeed;
+  fields.integer("seed", seed, INT64_MIN, INT64_MAX);
+  return seed == kAnySeed ? std::nullopt : std::optional(static_cast<uint64_t>(seed));
+}
+
 void read_sampling(Fields& fields, const Model& model, SamplingParams& sampling) {
   fields.number("temperature", sampling.temperature, 0, 2);
   fields.number("top_p", sampling.top_p, 0, 1);
@@ -136,9 +142,8 @@ void read_sampling(Fields& fields, const Model& model, SamplingParams& sampling)
   if (sampling.top_k == -1) sampling.top_k = 0;  // as vLLM spells "all"
   fields.number("min_p", sampling.min_p, 0, 1);
   read_penalties(fields, sampling);
-  int64_t seed = kAnySeed;
-  fields.integer("seed", seed, INT64_MIN, INT64_MAX);
-  sampling.seed = seed == kAnySeed ? random_number() : static_cast<uint64_t>(seed);
+  const std::optional<uint64_t> seed = given_seed(fields);
+  sampling.seed = seed ? *seed : random_number();
   read_logit_bias(fields, model.vocab(), sampling);
   read_stop(fields, sampling);
   read_stop_tokens(fields, model, sampling);

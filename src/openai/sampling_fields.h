@@ -1,7 +1,9 @@
 // The sampling parameters that all three kinds of generation share.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 
 #include "moesaic/engine.h"
@@ -9,6 +11,8 @@
 
 namespace moesaic::openai {
 
+// Nothing where there is none, or -1.
+std::optional<uint64_t> given_seed(Fields& fields);
 // Penalties, filters, logit_bias, seed (random where there is none, or -1), stop, stop_token_ids, ignore_eos,
 // min_tokens, allowed_token_ids and bad_words.
 void read_sampling(Fields& fields, const Model& model, SamplingParams& sampling);

@@ -1,14 +1,23 @@
-// Harmony's special tokens as answers need them: they are never text.
+// Special tokens as answers need them: in a chat they are never text.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
 
 #include "moesaic/engine.h"
 
 namespace moesaic::openai {
 
+// Any special token: its name is read as another one where special ones are text.
+inline bool is_special(const Model& model, int32_t token) {
+  const std::string name = model.detokenize({&token, 1});
+  const auto read = model.tokenize(name, true), as_text = model.tokenize(name, false);
+  return read.ok() && as_text.ok() && read.value() != as_text.value();
+}
+
+// Harmony's.
 class SpecialTokens {
  public:
   explicit SpecialTokens(const Model& model) {
@@ -18,7 +27,6 @@ class SpecialTokens {
     }
   }
 
-  bool has(int32_t token) const { return std::find(ids_.begin(), ids_.end(), token) != ids_.end(); }
   bool begins_text(int32_t token) const { return token == ids_[0]; }
   // Behind this token the message that was open is complete.
   bool ends_message(int32_t token) const {

@@ -113,9 +113,9 @@ class Contents {
   }
 
  private:
-  static Status too_large() {
-    return invalid("the forms of the answer together need over {} states, or too much work: simplify them",
-                   Automaton::kMaxStates);
+  Status too_large() const {
+    return invalid("the forms of the answer together need over {}, or too much work: simplify them",
+                   g_.automaton.limit());
   }
   // why_not: the error where nothing is of the rule.
   StateId called(StateId rule, std::string why_not, StateId next) {

@@ -26,6 +26,11 @@ StateId Automaton::add(State state) {
   return size() - 1;
 }
 
+std::string Automaton::limit() const {
+  const std::string each = std::to_string(kMaxMade) + " states, equal ones counted too";
+  return made_ > kMaxMade ? each : std::to_string(kMaxStates) + " states";
+}
+
 StateId Automaton::add_once(State state) {
   const StateId id = add(std::move(state));
   if (full_) return id;

@@ -9,6 +9,7 @@
 #include <compare>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -66,6 +67,8 @@ class Automaton {
   void define(StateId forward, const std::vector<StateId>& targets);
 
   bool full() const { return full_; }
+  // The limit that full() is about.
+  std::string limit() const;
   int size() const { return static_cast<int>(states_.size()); }
   const State& operator[](StateId id) const { return states_[id]; }
 

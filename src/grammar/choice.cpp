@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "text/utf8.h"
@@ -19,7 +20,13 @@ size_t common_prefix(Texts sorted, size_t from) {
 }
 
 // A tree of the ends of sorted texts, which are the same up to `from`: one place at a time.
-StateId tree(Automaton& a, Texts sorted, size_t from) {
+// Equal ends are made once.
+using Ends = std::unordered_map<std::string_view, StateId>;
+StateId tree(Automaton& a, Texts sorted, size_t from, Ends& ends) {
+  if (sorted.size() == 1) {
+    const auto [entry, fresh] = ends.try_emplace(std::string_view(sorted[0]).substr(from), -1);
+    return fresh ? entry->second = a.literal(entry->first, a.end_of_rule()) : entry->second;
+  }
   const size_t shared = common_prefix(sorted, from);
   std::vector<StateId> ways;
   std::vector<Edge> edges;
@@ -32,7 +39,7 @@ StateId tree(Automaton& a, Texts sorted, size_t from) {
     const auto byte = static_cast<uint8_t>(sorted[i][shared]);
     size_t end = i + 1;
     while (end < sorted.size() && static_cast<uint8_t>(sorted[end][shared]) == byte) ++end;
-    edges.push_back({byte, byte, tree(a, sorted.subspan(i, end - i), shared + 1)});
+    edges.push_back({byte, byte, tree(a, sorted.subspan(i, end - i), shared + 1, ends)});
     i = end;
   }
   if (!edges.empty()) ways.push_back(a.bytes(std::move(edges)));
@@ -59,7 +66,8 @@ Status check(const std::vector<std::string>& texts) {
 StateId any_of_texts(Automaton& automaton, std::vector<std::string> texts) {
   std::sort(texts.begin(), texts.end());
   texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
-  return tree(automaton, texts, 0);
+  Ends ends;
+  return tree(automaton, texts, 0, ends);
 }
 
 Result<StateId> choice_rule(Automaton& automaton, std::vector<std::string> texts, const std::string& name) {

@@ -135,6 +135,12 @@ std::vector<Row> costly_rows() {
                           {"allOf", list(5'000, [](int i) -> Ordered {
                              return {{"not", {{"$ref", "#/$defs/e"}, {"title", std::to_string(i)}}}};
                            })}})});
+  rows.push_back(
+      {"values beside each other's choices",
+       schema({{"enum", list(50'000, [](int i) { return Ordered(i); })},
+               {"allOf", list(9, [](int a) -> Ordered {
+                  return {{"anyOf", list(100, [a](int b) { return Ordered{{"minimum", a + b}}; })}};
+                })}})});
   Ordered wide = {{"type", "object"}, {"properties", names(9'000)}};
   for (int i = 0; i < 9'000; ++i) wide[fmt::format("x{}", i)] = free;
   rows.push_back({"unknown keywords", schema(wide)});
@@ -386,6 +392,19 @@ TEST(HostileSchema, ThousandsOfTexts) {
     EXPECT_FALSE(matches(grammar.value(), '"' + text_of(10'000) + '"'));
     EXPECT_LT(outcome({.json_schema = schema.dump()}).work, Work::kLimit / 4);
   }
+}
+
+// Ends that are equal from where the texts differ are made once, and the limit that is met is named.
+TEST(HostileSchema, TextsThatEndAlike) {
+  const auto failure_of = [](int count, const std::function<std::string(int)>& end) {
+    const auto text = [&](int i) { return Ordered(fmt::format("{:05}/{}", i, end(i))); };
+    return failure(Ordered{{"enum", list(count, text)}}.dump());
+  };
+  const std::string letters(260, 'a');
+  EXPECT_EQ(failure_of(10'000, [&](int /*i*/) { return letters.substr(210); }), "");
+  EXPECT_EQ(failure_of(2'000, [&](int /*i*/) { return letters; }), "");
+  EXPECT_EQ(failure_of(2'000, [&](int i) { return std::to_string(i) + letters; }),
+            "json_schema: the schema needs over 500000 states, equal ones counted too");
 }
 
 // Numbers are equal whether they have a point or not; what no order tells apart is compared.

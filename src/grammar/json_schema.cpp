@@ -24,7 +24,7 @@ Result<StateId> SchemaCompiler::compile() {
     const auto made = this->made(next.schemas);
     if (!made.ok()) return in_place(made.status());
     a_.define(next.forward, {made.value()});
-    if (a_.full()) return in_place(invalid("the schema needs over {} states", Automaton::kMaxStates));
+    if (a_.full()) return in_place(invalid("the schema needs over {}", a_.limit()));
     if (context_.work().spent()) return in_place(invalid("{}", kTooMuchWork));
   }
   return rule;
@@ -89,9 +89,8 @@ Result<StateId> SchemaCompiler::of_types(Facts& facts) {
   if ((facts.types & kString) != 0) {
     ASSIGN_OR_RETURN(rules.emplace_back(), string(facts));
   }
-  // Only integers can be told from other numbers.
-  if ((facts.types & kInteger) != 0) {
-    ASSIGN_OR_RETURN(rules.emplace_back(), number(facts, (facts.types & kFraction) == 0));
+  if ((facts.types & kNumber) != 0) {
+    ASSIGN_OR_RETURN(rules.emplace_back(), number(facts));
   }
   for (const Json& value : {Json(true), Json(false), Json(nullptr)}) {
     const bool taken = (facts.types & (value.is_null() ? kNull : kBoolean)) != 0 && !differs(value);
@@ -142,8 +141,10 @@ StateId SchemaCompiler::listed(const std::vector<const Json*>& values) {
   return a_.split(ways);
 }
 
-Result<StateId> SchemaCompiler::number(const Facts& facts, bool whole) {
+Result<StateId> SchemaCompiler::number(const Facts& facts) {
   NumberRange range = facts.range;
+  const bool whole = (facts.types & kFraction) == 0;
+  range.fractions = (facts.types & kInteger) == 0;
   for (const Json& value : facts.factors) {
     const auto factor = factor_of(value.is_number_float() ? decimal_of(value.get<double>())
                                                           : decimal_of(value.get<uint64_t>()));
@@ -175,7 +176,7 @@ Result<StateId> SchemaCompiler::number(const Facts& facts, bool whole) {
   }
   std::vector<StateId> ways;
   for (const NumberRange& r : ranges) {
-    const bool free = !r.low && !r.high && r.factor.units == 0;
+    const bool free = !r.low && !r.high && r.factor.units == 0 && !r.fractions;
     if (empty(r)) continue;
     if (a_.full()) break;
     if (free)

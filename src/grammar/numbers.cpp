@@ -30,9 +30,16 @@ Decimal decimal_from(bool negative, std::string digits, int exponent) {
 // spelling is "at" that bound, and its next digit is one too.
 class Magnitudes {
  public:
-  Magnitudes(Automaton& a, const Bound& low, const std::optional<Bound>& high, Factor factor, bool whole,
-             StateId next)
-      : a_(a), low_(low), high_(high), factor_(factor), whole_(whole), next_(next) {
+  Magnitudes(Automaton& a, const Bound& low, const std::optional<Bound>& high, const NumberRange& range,
+             bool whole, StateId next)
+      : a_(a),
+        low_(low),
+        high_(high),
+        factor_(range.factor),
+        fractions_(range.fractions),
+        whole_(whole),
+        next_(next) {
+    const Factor& factor = factor_;
     fraction_digits_ = std::max(kNumberDigits, low.value.fraction.size());
     if (high) fraction_digits_ = std::max(fraction_digits_, high->value.fraction.size());
     if (factor.units == 0) return;
@@ -91,21 +98,23 @@ class Magnitudes {
   StateId end_of_whole(bool at_low, bool at_high, uint32_t rest) {
     std::vector<StateId> ways;
     const bool multiple = is_multiple(rest, 0);
-    if (within(0, at_low, at_high) && multiple) ways.push_back(next_);
-    if (!whole_ && fraction_digits_ > 0) ways.push_back(a_.byte('.', fraction(0, at_low, at_high, rest)));
+    if (within(0, at_low, at_high) && multiple && !fractions_) ways.push_back(next_);
+    if (!whole_ && fraction_digits_ > 0)
+      ways.push_back(a_.byte('.', fraction(0, at_low, at_high, rest, !fractions_)));
     return a_.split(ways);
   }
 
-  // Behind `at` digits of the fraction, with at least one more to come.
-  StateId fraction(size_t at, bool at_low, bool at_high, uint32_t rest) {
-    const auto [entry, fresh] = fraction_states_.try_emplace({at, at_low, at_high, rest}, -1);
+  // Behind `at` digits of the fraction, with at least one more to come. enough: all of them may be 0.
+  StateId fraction(size_t at, bool at_low, bool at_high, uint32_t rest, bool enough) {
+    const auto [entry, fresh] = fraction_states_.try_emplace({at, at_low, at_high, rest, enough}, -1);
     if (!fresh) return entry->second;
     const char low = at_low ? digit_of(low_, at) : '0', high = at_high ? digit_of(*high_, at) : '9';
     const StateId state = digit(at_low, at_high, low, high, [&](bool l, bool h, int d) {
       std::vector<StateId> ways;
       const uint32_t now = remainder(rest, d);
-      if (within(at + 1, l, h) && is_multiple(now, at + 1)) ways.push_back(next_);
-      if (at + 1 < fraction_digits_) ways.push_back(fraction(at + 1, l, h, now));
+      const bool done = enough || d > 0;
+      if (within(at + 1, l, h) && is_multiple(now, at + 1) && done) ways.push_back(next_);
+      if (at + 1 < fraction_digits_) ways.push_back(fraction(at + 1, l, h, now, done));
       return a_.split(ways);
     });
     return entry->second = state;
@@ -132,29 +141,29 @@ class Magnitudes {
   Bound low_;
   std::optional<Bound> high_;
   Factor factor_;
-  bool whole_;
+  bool fractions_, whole_;
   StateId next_;
   size_t digits_ = 1, fraction_digits_;
   // By digits that are left, of spellings of any length: only one length is at the low bound, one at the
   // high.
   std::map<std::tuple<size_t, bool, bool, bool, uint32_t>, StateId> whole_states_;
-  std::map<std::tuple<size_t, bool, bool, uint32_t>, StateId> fraction_states_;
+  std::map<std::tuple<size_t, bool, bool, uint32_t, bool>, StateId> fraction_states_;
 };
 
 StateId ranged(Automaton& a, const NumberRange& range, bool whole, StateId next) {
   const Bound zero, above_zero{.included = false};
-  const auto& [low, high, factor] = range;
+  const auto &low = range.low, &high = range.high;
   const auto magnitude = [](const Bound& b) {
     return Bound{{false, b.value.whole, b.value.fraction}, b.included};
   };
   std::vector<StateId> signs;
   if (!high || !high->value.negative)
     signs.push_back(
-        Magnitudes(a, low && !low->value.negative ? *low : zero, high, factor, whole, next).build());
+        Magnitudes(a, low && !low->value.negative ? *low : zero, high, range, whole, next).build());
   if (!low || low->value.negative) {
     const Bound least = high && high->value.negative ? magnitude(*high) : above_zero;
     const std::optional<Bound> most = low ? std::optional(magnitude(*low)) : std::nullopt;
-    signs.push_back(a.byte('-', Magnitudes(a, least, most, factor, whole, next).build()));
+    signs.push_back(a.byte('-', Magnitudes(a, least, most, range, whole, next).build()));
   }
   return a.split(signs);
 }
@@ -215,7 +224,8 @@ std::optional<Factor> common(const Factor& a, const Factor& b) {
 }
 
 StateId numbers(Automaton& a, const NumberRange& range, StateId next) {
-  if (range.low || range.high || range.factor.units > 0) return ranged(a, range, false, next);
+  const bool free = !range.low && !range.high && range.factor.units == 0 && !range.fractions;
+  if (!free) return ranged(a, range, false, next);
   const StateId digits = a.bytes({{'0', '9', a.split({next, a.bytes({{'0', '9', next}})})}});
   const StateId exponent = a.split({digits, a.bytes({{'+', '+', digits}, {'-', '-', digits}})});
   return ranged(a, range, false, a.split({next, a.bytes({{'E', 'E', exponent}, {'e', 'e', exponent}})}));

@@ -38,13 +38,14 @@ std::optional<Factor> common(const Factor& a, const Factor& b);
 struct NumberRange {
   std::optional<Bound> low, high;
   Factor factor = {};
+  bool fractions = false;  // no integers
 };
 
 // Integers of up to 18 digits, so that they fit 64 bits, or as many as the bounds have; fewer where a large
 // factor would take too many states.
 StateId integers(Automaton& automaton, const NumberRange& range, StateId next);
 // Numbers of up to 15 digits on either side of the point, or as many as the bounds have; with an exponent of
-// up to two digits where there are no bounds.
+// up to two digits where nothing limits them.
 StateId numbers(Automaton& automaton, const NumberRange& range, StateId next);
 
 }  // namespace moesaic::grammar

@@ -1,6 +1,7 @@
 #include "grammar/schema_cases.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string_view>
 #include <unordered_set>
 
@@ -14,6 +15,7 @@ constexpr int kMaxDepth = 256;  // references and combinations inside each other
 // Cases that are looked at, and work on them.
 constexpr size_t kMaxSteps = 20'000, kPlausibleSteps = 100;
 constexpr uint64_t kMaxWork = 400'000, kPlausibleWork = 20'000;
+constexpr const char* kNotMore = "not excludes more values than it says, where these cannot be told apart";
 
 // Keywords whose meaning does not depend on others' schemas, and those that combine.
 const std::unordered_set<std::string_view> kOwn = {"type", "enum", "const", "nullable", kDiffers, kRewritten};
@@ -65,11 +67,14 @@ bool is_own(std::string_view keyword) { return type_of_keyword(keyword) != 0 || 
 // Goes through the choices of a case, depth first.
 class SchemaCases::Search {
  public:
-  Search(SchemaCases& cases, int depth, size_t max_steps, uint64_t max_work)
+  // first: is there any case?
+  Search(SchemaCases& cases, const Schemas& schemas, int depth, bool first)
       : cases_(cases),
+        schemas_(schemas),
         depth_(depth),
-        left_(max_steps),
-        work_limit_(cases.context_.work().done() + max_work) {}
+        first_(first),
+        left_(first ? kPlausibleSteps : kMaxSteps),
+        work_limit_(cases.context_.work().done() + (first ? kPlausibleWork : kMaxWork)) {}
 
   // Was it given up, for too many steps or for their work?
   bool cut() const { return left_ == 0 || out_of_work(); }
@@ -85,14 +90,29 @@ class SchemaCases::Search {
       done_ = !found(c);
       return {};
     }
-    // The shortest list first: what it rules out need not be looked at again and again.
-    const auto at =
-        std::min_element(c.choices.begin(), c.choices.end(),
-                         [](const Choice& a, const Choice& b) { return a.list->size() < b.list->size(); });
+    if (const Json* values = decided(c)) {
+      Case all;
+      all.own = {values};
+      done_ = !(*values)["enum"].empty() && !found(all);
+      return {};
+    }
+    // The shortest list first: what it rules out need not be looked at again and again. Those that differ
+    // from the schema last: beside values they are not needed.
+    const auto size = [](const Choice& a) -> size_t {
+      if (a.ways.list == nullptr) return SIZE_MAX;
+      return a.ways.list->size() + (a.ways.note != nullptr ? SIZE_MAX / 2 : 0);
+    };
+    const auto at = std::min_element(c.choices.begin(), c.choices.end(),
+                                     [&](const Choice& a, const Choice& b) { return size(a) < size(b); });
     const Choice choice = *at;
     Case rest = c;
     rest.choices.erase(rest.choices.begin() + (at - c.choices.begin()));
-    for (const Json& member : *choice.list) {
+    cases_.context_.work().add(rest.seen.size() + rest.choices.size());
+    // Where it is known in part only, there may be a case in the rest.
+    if (first_ && (choice.ways.list == nullptr || choice.ways.note == kNotMore)) return visit(rest, found);
+    if (choice.ways.list == nullptr) return invalid("not: such a schema cannot be excluded");
+    if (choice.ways.note != nullptr) rest.notes.insert(choice.ways.note);
+    for (const Json& member : *choice.ways.list) {
       if (stopped()) return {};
       Case next = rest;
       cases_.context_.work().add(4 * (rest.seen.size() + rest.own.size()) + 16);
@@ -104,11 +124,37 @@ class SchemaCases::Search {
 
  private:
   bool stopped() const { return done_ || cut(); }
+  // An enum of the case's values that satisfy all schemas, or of the first one; nullptr where the case has no
+  // enum, or a value cannot be decided. This work has no limit but that of all.
+  const Json* decided(const Case& c) {
+    SchemaContext& context = cases_.context_;
+    const uint64_t before = context.work().done();
+    const Json* values = cases_.values_of(c);
+    if (values == nullptr || undecided_.contains(values)) return nullptr;
+    Json taken = Json::array();
+    Truth holds = Truth::kNo;
+    for (size_t v = 0; v < values->size() && holds != Truth::kUnknown && !(first_ && !taken.empty()); ++v) {
+      const Json& value = (*values)[v];
+      holds = Truth::kYes;
+      for (size_t i = 0; i < schemas_.size() && holds == Truth::kYes; ++i)
+        holds = satisfies(value, *schemas_[i], context);
+      if (context.work().spent()) holds = Truth::kUnknown;
+      if (holds != Truth::kYes) continue;
+      context.work().add(context.steps_of(value));
+      taken.push_back(value);
+    }
+    work_limit_ += context.work().done() - before;
+    if (holds == Truth::kUnknown) return undecided_.insert(values), nullptr;
+    return context.same(context.keep({{"enum", std::move(taken)}}));
+  }
 
   SchemaCases& cases_;
+  const Schemas& schemas_;
   int depth_;
+  bool first_;
   size_t left_;
   uint64_t work_limit_;
+  std::set<const Json*> undecided_;
   bool done_ = false;
 };
 
@@ -154,12 +200,13 @@ Status SchemaCases::add(const Json* schema, int from, Case& c) {
   return add_parts(*schema, static_cast<int>(steps_.size()) - 1, c);
 }
 
-void SchemaCases::choose(const Json* list, int step, Case& c) {
-  list = context_.same(list);
+void SchemaCases::choose(const Ways& ways, int step, Case& c) {
+  const Json* list = ways.list == nullptr ? nullptr : context_.same(ways.list);
   context_.work().add(c.choices.size() / 8);
-  const bool known =
-      std::any_of(c.choices.begin(), c.choices.end(), [&](const Choice& o) { return o.list == list; });
-  if (!known) c.choices.push_back({list, step});
+  const bool known = std::any_of(c.choices.begin(), c.choices.end(), [&](const Choice& o) {
+    return o.ways.list == list && o.ways.note == ways.note;
+  });
+  if (!known) c.choices.push_back({{list, ways.note}, step});
 }
 
 Status SchemaCases::add_parts(const Json& schema, int step, Case& c) {
@@ -168,13 +215,12 @@ Status SchemaCases::add_parts(const Json& schema, int step, Case& c) {
   for (const Json* target : targets) RETURN_IF_ERROR(add(target, step, c));
   if (has(schema, "allOf"))
     for (const Json& member : schema["allOf"]) RETURN_IF_ERROR(add(&member, step, c));
-  if (has(schema, "anyOf")) choose(&schema["anyOf"], step, c);
+  if (has(schema, "anyOf")) choose({&schema["anyOf"]}, step, c);
   if (has(schema, "if") && (has(schema, "then") || has(schema, "else")))
     choose(if_then_else(schema), step, c);
   if (has(schema, "not")) {
     const Json* list = negation(&schema["not"]);
-    if (list == nullptr) return invalid("not: such a schema cannot be excluded");
-    choose(list, step, c);
+    choose({list, is_partly_negated(&schema["not"]) ? kNotMore : nullptr}, step, c);
   }
   return add_dependents(schema, step, c);
 }
@@ -186,7 +232,7 @@ Status SchemaCases::add_dependents(const Json& schema, int step, Case& c) {
     if (!needs.is_object()) return invalid("{} must be an object", keyword);
     for (const auto& [name, unused] : *needs.get_ptr<const Json::object_t*>()) {
       ASSIGN_OR_RETURN(const Json* list, dependent(needs, name));
-      if (list != nullptr) choose(list, step, c);
+      if (list != nullptr) choose({list}, step, c);
     }
   }
   return {};
@@ -200,6 +246,20 @@ bool SchemaCases::possible_value(const Facts& facts, const Schemas& schemas) {
       return own_keywords_hold(value, *schema, context_, &values) != Truth::kNo;
     });
   });
+}
+
+const Json* SchemaCases::values_of(const Case& c) {
+  const Json* values = nullptr;
+  for (const Json* own : c.own) {
+    context_.work().add(1);
+    context_.add_keywords(*own);
+    const bool list = has(*own, "enum") && (*own)["enum"].is_array();
+    const Json* here = has(*own, "const") ? context_.list_of((*own)["const"])
+                       : list             ? &(*own)["enum"]
+                                          : nullptr;
+    if (here != nullptr && (values == nullptr || here->size() < values->size())) values = here;
+  }
+  return values;
 }
 
 bool SchemaCases::possible_object(const Facts& facts, int depth) {
@@ -246,7 +306,7 @@ bool SchemaCases::has_case(const Schemas& schemas, int depth) {
   for (const Json* schema : schemas)
     if (status.ok()) status = add(schema, -1, all);
   if (status.ok()) {
-    Search search(*this, depth, kPlausibleSteps, kPlausibleWork);
+    Search search(*this, schemas, depth, true);
     status = search.visit(all, [&](const Case& /*c*/) { return found = true, false; });
     found = found || search.cut();
   }
@@ -261,8 +321,9 @@ Result<std::vector<Schemas>> SchemaCases::all_cases(const Schemas& schemas) {
   std::vector<Schemas> cases;
   std::set<Schemas> known;
   if (all.choices.empty()) return all.impossible ? cases : std::vector<Schemas>{all.own};
-  Search search(*this, 3, kMaxSteps, kMaxWork);
+  Search search(*this, schemas, 3, false);
   RETURN_IF_ERROR(search.visit(all, [&](const Case& c) {
+    for (const char* note : c.notes) context_.note(note);
     if (known.insert(c.own).second) cases.push_back(c.own);
     return cases.size() <= kMaxCases;
   }));

@@ -28,14 +28,20 @@ class SchemaCases {
     const Json* schema;
     int from;  // the step that led here, or -1
   };
+  // An array of schemas, one of which must hold; nullptr where none is known.
+  struct Ways {
+    const Json* list = nullptr;
+    const char* note = nullptr;  // says what differs from the schema, where something does
+  };
   struct Choice {
-    const Json* list;  // an array of schemas, one of which must hold
+    Ways ways;
     int from;
   };
   struct Case {
     Schemas own;
     std::vector<Choice> choices;
     std::set<const Json*> seen;
+    std::set<const char*> notes;
     bool impossible = false;
   };
   class Search;
@@ -44,7 +50,7 @@ class SchemaCases {
   Status add(const Json* schema, int from, Case& c);
   Status add_parts(const Json& schema, int step, Case& c);
   Status add_dependents(const Json& schema, int step, Case& c);
-  void choose(const Json* list, int step, Case& c);
+  void choose(const Ways& ways, int step, Case& c);
   bool inside_itself(const Json* schema, int from) const;
   Status check_keywords(const Json& schema);
   bool has_case(const Schemas& schemas, int depth);
@@ -52,11 +58,13 @@ class SchemaCases {
   bool possible(const Case& c, int depth);
   bool possible_object(const Facts& facts, int depth);
   bool possible_value(const Facts& facts, const Schemas& schemas);
+  // The values of its shortest enum; nullptr where it has none.
+  const Json* values_of(const Case& c);
 
-  // Lists of schemas one of which must hold, made from other keywords.
-  const Json* one_of(const Json& members);
-  Json only(const Json& members, size_t which, bool loosely, bool& enforced);
-  const Json* if_then_else(const Json& schema);
+  // Made from other keywords.
+  Ways one_of(const Json& members);
+  Json only(const Json& members, size_t which, bool& enforced);
+  Ways if_then_else(const Json& schema);
   Result<const Json*> dependent(const Json& needs, const std::string& name);
   // A schema of the values that do not satisfy this one, or of some of them; nullptr where none is known.
   const Json* negation(const Json* schema);
@@ -66,17 +74,21 @@ class SchemaCases {
   void negate_object(const std::string& keyword, const Json& value, Json& ways);
   // {"not": schema} where there is such a part.
   std::optional<Json> negated(const Json* schema);
-  // negation() gave a part of what does not satisfy it.
+  // negation() gives a part, or none, of what does not satisfy it.
   bool is_partly_negated(const Json* schema);
+  // Schemas of the values that satisfy `one` and not this one; nullptr where not all of them are known.
+  const Json* negated_beside(const Json* one, const Json* schema);
 
   SchemaContext& context_;
   std::vector<Step> steps_;
-  std::map<const Json*, const Json*> one_ofs_, ifs_, negations_;
+  std::map<const Json*, Ways> one_ofs_, ifs_;
+  std::map<const Json*, const Json*> negations_;
   std::map<std::pair<const Json*, std::string>, const Json*> dependents_;
   std::map<std::pair<Schemas, int>, bool> plausible_;
   std::set<const Json*> negating_, checked_, partly_negated_;
-  bool partial_ = false;  // holds for the negation in progress
-  bool loose_ = false;    // oneOf as anyOf
+  std::set<const Json*> closed_;  // negated but for their `additionalProperties: false`
+  bool partial_ = false;          // holds for the negation in progress
+  bool loose_ = false;            // oneOf as anyOf
 };
 
 }  // namespace moesaic::grammar

@@ -49,7 +49,7 @@ class SchemaCompiler {
   Result<StateId> patterned(const Facts& facts);
   bool add_parts(const Pattern& pattern, std::vector<const CharAutomaton*>& with,
                  std::vector<const CharAutomaton*>& without) const;
-  Result<StateId> number(const Facts& facts, bool whole);
+  Result<StateId> number(const Facts& facts);
 
   Result<StateId> array(const Facts& facts);
   Schemas item(const Facts& facts, size_t at);

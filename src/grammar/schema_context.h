@@ -23,9 +23,10 @@ inline constexpr const char *kLink = "\x01link",  // a number of SchemaContext::
         "absent",  // names of properties that must not be there
         *kDiffers =
             "\x01"
-            "differs",                          // values
-            *kNotPattern = "\x01notPattern",    // patterns
-                *kRewritten = "\x01rewritten";  // says nothing of properties that it does not name
+            "differs",                              // values
+            *kNotPattern = "\x01notPattern",        // patterns
+                *kRewritten = "\x01rewritten",      // says nothing of properties that it does not name
+                    *kFractions = "\x01fractions";  // a type: numbers that are no integers
 
 class SchemaContext {
  public:

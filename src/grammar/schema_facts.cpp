@@ -42,13 +42,14 @@ constexpr std::array<Spoken, 32> kSpoken = {{{"properties", kObject},
                                              {"exclusiveMaximum", kNumber},
                                              {"multipleOf", kNumber}}};
 
-constexpr std::array<Spoken, 7> kTypeNames = {{{"object", kObject},
+constexpr std::array<Spoken, 8> kTypeNames = {{{"object", kObject},
                                                {"array", kArray},
                                                {"string", kString},
                                                {"integer", kInteger},
                                                {"number", kNumber},
                                                {"boolean", kBoolean},
-                                               {"null", kNull}}};
+                                               {"null", kNull},
+                                               {kFractions, kFraction}}};
 
 template <typename List>
 unsigned find(const List& list, std::string_view name) {

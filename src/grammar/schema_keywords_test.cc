@@ -130,6 +130,94 @@ TEST(SchemaKeywords, OneOfWithUnknownExclusions) {
       "json_schema: no JSON value satisfies the schema, as far as it can be followed");
 }
 
+// A negation that is known in part is used with a note, or not at all; one that is known is exact.
+TEST(SchemaKeywords, NegationsInPart) {
+  const char* any_else =
+      "a value that meets an if may follow else instead of then, where the condition cannot be excluded";
+  const char* as_any = "oneOf is taken as anyOf where its members cannot be told apart";
+  const char* more = "not excludes more values than it says, where these cannot be told apart";
+  check(
+      {{R"({"properties": {"n": {"type": "integer"}, "odd": {"type": "boolean"}}, "required": ["n", "odd"],
+            "if": {"properties": {"n": {"multipleOf": 2}}}, "then": {"properties": {"odd": {"const": false}}},
+            "else": {"properties": {"odd": {"const": true}}}})",
+        {R"({"n": 3, "odd": true})", R"({"n": 2, "odd": false})"},
+        {R"({"n": 3, "odd": 1})"},
+        any_else},
+       {R"({"type": "string", "if": {"format": "date"}, "then": {"maxLength": 3}, "else": {"minLength": 2}})",
+        {R"("ab")", R"("2024-02-29")"},
+        {R"("a")"},
+        any_else},
+       {R"({"type": "object", "if": {"patternProperties": {"^a": {"type": "null"}}}, "else": {"required": ["a"]}})",
+        {R"({"a": null})", R"({"a": 1})"},
+        {},
+        any_else},
+       {R"({"type": "array", "if": {"enum": [[1], "a"]}, "then": false, "else": {"maxItems": 1}})",
+        {"[2]", "[]"},
+        {"[1, 2]"},
+        any_else},
+       {R"({"type": "array", "if": {"uniqueItems": true}, "then": {"maxItems": 1}, "else": {"minItems": 3}})",
+        {"[1]", "[1, 1, 1]"},
+        {"[1, 1]"}},
+       {R"({"type": "array", "if": {"contains": {"const": 1}, "maxContains": 1}, "else": {"maxItems": 2}})",
+        {"[1]", "[1, 1]", "[2]"},
+        {},
+        any_else},
+       // All of what is no integer is known, and what says nothing is no part.
+       {R"({"type": "number", "if": {"type": "integer"}, "then": {"minimum": 5}, "else": {"maximum": 3}})",
+        {"2.5", "6", "-0.25", "1.50"},
+        {"2", "3.5", "2.0", "5.5"},
+        ""},
+       {R"({"type": "number", "multipleOf": 0.5, "not": {"type": "integer"}})",
+        {"0.5"},
+        {"1", "1.0", "0.7"},
+        ""},
+       {R"({"not": {"type": "string", "nullable": true}})", {"1", "2.5"}, {"null", R"("a")"}, ""},
+       {R"({"if": {"type": "object", "additionalProperties": true, "uniqueItems": false}, "then": {"required": ["a"]}})",
+        {"1", R"({"a": 1})"},
+        {"{}"},
+        ""},
+       {R"({"not": {"type": "integer", "multipleOf": 2}})", {"2.5", R"("a")"}, {"2"}, more},
+       {R"({"type": ["array", "null"], "not": {"const": [1]}})", {"null"}, {"[1]"}, more},
+       {R"({"type": "string", "oneOf": [{"format": "date", "maxLength": 9}, {"minLength": 2}]})",
+        {R"("ab")"},
+        {},
+        as_any},
+       {R"({"type": "integer", "oneOf": [{"minimum": 3}, {"multipleOf": 2, "maximum": 9}]})",
+        {"3", "5", "11", "2"},
+        {"1"},
+        as_any},
+       {R"({"type": "integer", "minimum": 0, "maximum": 9, "oneOf": [{"minimum": 3},
+            {"if": {"oneOf": [{"maximum": 5}, {"minimum": 2}]}, "then": {}, "else": false}]})",
+        {"0", "1", "3", "4", "5"},
+        {"2", "6", "9"},
+        ""}});
+  EXPECT_EQ(failure(R"({"type": "array", "oneOf": [{}, {"if": {"oneOf": [{}, {}]}, "then": {}}]})"),
+            "json_schema: no JSON value satisfies the schema, as far as it can be followed");
+}
+
+// Each value is decided, whatever can be said of those that there are not.
+TEST(SchemaKeywords, NegationsBesideValues) {
+  check(
+      {{R"({"enum": [1, 2.5, "a"], "not": {"type": "integer"}})", {"2.5", R"("a")"}, {"1"}, ""},
+       {R"({"enum": [1, 2, 3], "not": {"multipleOf": 2}})", {"1", "3"}, {"2"}, ""},
+       {R"({"anyOf": [{"const": "2024-02-29"}, {"enum": ["x", [1], [2]]}], "not": {"anyOf": [{"format": "date",
+              "type": "string"}, {"const": [1]}]}})",
+        {R"("x")", "[2]"},
+        {R"("2024-02-29")", "[1]"},
+        ""},
+       {R"({"enum": [1, 2, 3, 4, 6], "oneOf": [{"multipleOf": 2}, {"multipleOf": 3}]})",
+        {"2", "3", "4"},
+        {"1", "6"},
+        ""},
+       {R"({"properties": {"a": {"enum": [4, 5]}}, "required": ["a"], "additionalProperties": false,
+              "allOf": [{"properties": {"a": {"if": {"multipleOf": 2}, "then": false}}}]})",
+        {R"({"a": 5})"},
+        {R"({"a": 4})"},
+        ""}});
+  EXPECT_EQ(failure(R"({"anyOf": [{"enum": [1]}, {"type": "integer"}], "not": {"multipleOf": 2}})"),
+            "json_schema: not: such a schema cannot be excluded");
+}
+
 TEST(SchemaKeywords, Conditions) {
   check(
       {{R"({"type": "object", "properties": {"kind": {"enum": ["a", "b"]}, "x": {"type": "integer"}},

@@ -12,6 +12,10 @@ namespace {
 // Pairs of oneOf's members are looked at as long as this takes no more steps of all that there are.
 constexpr uint64_t kOneOfWork = 400'000;
 constexpr const char* kAsAnyOf = "oneOf is taken as anyOf where its members cannot be told apart";
+constexpr const char* kAnyElse =
+    "a value that meets an if may follow else instead of then, where the condition cannot be excluded";
+// Members of a oneOf of which every two are looked at for what does not satisfy it.
+constexpr size_t kMaxPaired = 8;
 
 Json text_with(const char* keyword, const Json& value) { return {{"type", "string"}, {keyword, value}}; }
 
@@ -30,60 +34,54 @@ const char* type_name(unsigned type) {
   }
 }
 
-// Describes values of none of these types. A number that is no integer cannot be said: false where it is
-// needed.
-bool negate_type(const Json& type, Json& ways) {
-  const auto types = types_of(type);
-  if (!types.ok()) return false;
+// Each of these adds what does not satisfy a keyword, and is false where that is not all.
+bool negate_type(const Json& type, bool nullable, Json& ways) {
+  const auto known = types_of(type);
+  if (!known.ok()) return false;
+  const unsigned types = ~(known.value() | (nullable ? unsigned{kNull} : 0));
   Json others = Json::array();
   for (const unsigned other : {kObject, kArray, kString, kBoolean, kNull})
-    if ((types.value() & other) == 0) others.push_back(type_name(other));
-  if ((types.value() & kNumber) == 0) others.push_back("number");
+    if ((types & other) != 0) others.push_back(type_name(other));
+  if ((types & kInteger) != 0) others.push_back("integer");
+  if ((types & kFraction) != 0) others.push_back(kFractions);
   ways.push_back({{"type", others}});
-  return (types.value() & kNumber) == 0 || (types.value() & kNumber) == kNumber;
+  return true;
 }
 
 // The opposite limit, for whole numbers.
-void negate_count(const std::string& keyword, const Json& value, Json& ways) {
+bool negate_count(const std::string& keyword, const Json& value, Json& ways) {
   const bool min = keyword.starts_with("min");
-  if (!value.is_number_unsigned() || (min && value == 0) || value.get<uint64_t>() > kUnlimited) return;
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > kUnlimited) return false;
+  if (min && value == 0) return true;
   const char* type = keyword.ends_with("Length") ? "string" : keyword.ends_with("Items") ? "array" : "object";
   const std::string other = (min ? "max" : "min") + keyword.substr(3);
   ways.push_back({{"type", type}, {other, value.get<uint64_t>() + (min ? -1 : 1)}});
+  return true;
 }
 
-void negate_bound(const std::string& keyword, const Json& value, const Json& schema, Json& ways) {
+bool negate_bound(const std::string& keyword, const Json& value, const Json& schema, Json& ways) {
+  if (value.is_boolean()) return true;  // said with its limit
+  if (!value.is_number()) return false;
   const bool low = keyword.ends_with("inimum");
   const bool flag = schema.value(low ? "exclusiveMinimum" : "exclusiveMaximum", Json()) == true;
   const bool exclusive = keyword.starts_with("exclusive") || flag;
-  if (!value.is_number()) return;
   const char* other = exclusive ? (low ? "maximum" : "minimum")
                       : low     ? "exclusiveMaximum"
                                 : "exclusiveMinimum";
   ways.push_back({{"type", "number"}, {other, value}});
+  return true;
 }
 
-// The names of properties that a schema says something of, references and allOf included.
-void add_names(const Json& schema, SchemaContext& context, int depth, std::set<std::string>& names) {
-  context.work().add(1);
-  context.add_keywords(schema);
-  if (!schema.is_object() || depth > 8 || context.work().spent()) return;
-  const auto add_size = [&](const Json& list) { context.work().add(list.size()); };
-  if (has(schema, "properties") && schema["properties"].is_object()) {
-    add_size(schema["properties"]);
-    for (const auto& [name, unused] : *schema["properties"].get_ptr<const Json::object_t*>())
-      names.insert(name);
-  }
-  if (has(schema, "required") && schema["required"].is_array()) {
-    add_size(schema["required"]);
-    for (const Json& name : schema["required"])
-      if (name.is_string()) names.insert(name.get<std::string>());
-  }
-  const auto targets = context.references(schema);
-  if (targets.ok())
-    for (const Json* target : targets.value()) add_names(*target, context, depth + 1, names);
-  if (has(schema, "allOf") && schema["allOf"].is_array())
-    for (const Json& member : schema["allOf"]) add_names(member, context, depth + 1, names);
+// Does the keyword exclude nothing?
+bool is_free(const std::string& keyword, const Json& value) {
+  if (keyword == "uniqueItems") return value == false;
+  if (keyword == "format") return value.is_string() && pattern_of_format(value.get<std::string>()).empty();
+  return value == true || (value.is_object() && value.empty());
+}
+
+bool closes(const Json& schema) {
+  return has(schema, "additionalProperties") && schema["additionalProperties"] == false &&
+         !has(schema, "patternProperties");
 }
 
 // The schema, behind references that say nothing else.
@@ -96,19 +94,17 @@ const Json* behind_references(const Json* schema, SchemaContext& context) {
   return schema;
 }
 
-// Properties that `one` speaks of and `other` does not allow, as schemas that require them.
-Json foreign_properties(const Json& one, const Json* other, SchemaContext& context) {
+// Properties of `one` that `other` does not have, as schemas that require them, where neither has others.
+std::optional<Json> foreign_properties(const Json& one, const Json& other, SchemaContext& context) {
   constexpr size_t kMost = 20;
+  if (!closes(one) || !closes(other)) return std::nullopt;
   Json ways = Json::array();
-  other = behind_references(other, context);
-  if (!has(*other, "additionalProperties") || (*other)["additionalProperties"] != false) return ways;
-  if (has(*other, "patternProperties")) return ways;
-  std::set<std::string> names;
-  add_names(one, context, 0, names);
-  for (const std::string& name : names) {
-    const bool own = has(*other, "properties") && context.member((*other)["properties"], name) != nullptr;
-    if (!own && ways.size() < kMost)
-      ways.push_back({{"type", "object"}, {"required", Json::array({name})}, {kRewritten, true}});
+  if (!has(one, "properties") || !one["properties"].is_object()) return ways;
+  context.work().add(one["properties"].size());
+  for (const auto& [name, unused] : one["properties"].items()) {
+    const bool own = has(other, "properties") && context.member(other["properties"], name) != nullptr;
+    if (!own) ways.push_back({{"type", "object"}, {"required", Json::array({name})}, {kRewritten, true}});
+    if (ways.size() > kMost) return std::nullopt;
   }
   return ways;
 }
@@ -124,57 +120,60 @@ std::optional<Json> SchemaCases::negated(const Json* schema) {
   return Json{{"not", context_.link(schema)}};
 }
 
-// Member `which` and none of the others that may hold beside it. loosely: but for those that are negated in
-// part only.
-Json SchemaCases::only(const Json& members, size_t which, bool loosely, bool& enforced) {
+const Json* SchemaCases::negated_beside(const Json* one, const Json* schema) {
+  if (context_.same(one) == context_.same(schema)) return context_.keep(Json::array());
+  const auto no = negated(schema);
+  Json ways = no ? Json::array({*no}) : Json::array();
+  if (is_partly_negated(schema)) {
+    const Json* other = behind_references(schema, context_);
+    const auto foreign = foreign_properties(*behind_references(one, context_), *other, context_);
+    if (!foreign || !closed_.contains(context_.same(other))) return nullptr;
+    ways.insert(ways.end(), foreign->begin(), foreign->end());
+  }
+  return context_.keep(std::move(ways));
+}
+
+// Member `which` and none of the others that may hold beside it, but for those of which it is not known when
+// they do not.
+Json SchemaCases::only(const Json& members, size_t which, bool& enforced) {
   const Json* one = &members[which];
   Json all = Json::array({context_.link(one)});
   for (size_t i = 0; i < members.size(); ++i) {
     if (i == which || !plausible({one, &members[i]}, 3)) continue;
-    Json ways = foreign_properties(*one, &members[i], context_);
-    if (const auto no = negated(&members[i])) ways.push_back(*no);
-    const bool same = context_.same(one) == context_.same(&members[i]);
-    const bool drop = loosely && !same && is_partly_negated(&members[i]);
-    enforced = enforced && !ways.empty() && !drop;
-    if (!ways.empty() && !drop) all.push_back({{"anyOf", std::move(ways)}});
+    if (const Json* ways = negated_beside(one, &members[i]))
+      all.push_back({{"anyOf", *ways}});
+    else
+      enforced = false;
   }
   return all.size() == 1 ? all[0] : Json{{"allOf", std::move(all)}};
 }
 
-const Json* SchemaCases::one_of(const Json& members) {
-  if (loose_) return context_.note(kAsAnyOf), &members;
-  const auto [entry, fresh] = one_ofs_.try_emplace(context_.same(&members), &members);
-  if (!fresh || members.size() < 2) return entry->second;
+SchemaCases::Ways SchemaCases::one_of(const Json& members) {
+  const Ways loose{&members, kAsAnyOf};
+  if (loose_) return loose;
+  const auto [entry, fresh] = one_ofs_.try_emplace(context_.same(&members), loose);
+  if (!fresh) return entry->second;
   const uint64_t limit = context_.work().done() + kOneOfWork;
-  Json list;
-  bool enforced = true, alive = false;
-  // Where no member is left, it may be since only a part of what is not another one is known.
-  for (const bool loosely : {false, true}) {
-    list = Json::array(), enforced = true;
-    for (size_t i = 0; i < members.size() && context_.work().done() < limit; ++i) {
-      list.push_back(only(members, i, loosely, enforced));
-      alive = alive || plausible({context_.keep(list.back())}, 3);
-    }
-    if (alive) break;
-  }
-  if (list.size() < members.size()) return context_.note(kAsAnyOf), &members;
-  if (!enforced) context_.note(kAsAnyOf);
-  return one_ofs_[context_.same(&members)] = context_.keep(std::move(list));
+  Json list = Json::array();
+  bool enforced = true;
+  for (size_t i = 0; i < members.size() && context_.work().done() < limit; ++i)
+    list.push_back(only(members, i, enforced));
+  if (list.size() < members.size()) return loose;
+  return one_ofs_[context_.same(&members)] = {context_.keep(std::move(list)), enforced ? nullptr : kAsAnyOf};
 }
 
-const Json* SchemaCases::if_then_else(const Json& schema) {
-  const auto [entry, fresh] = ifs_.try_emplace(&schema, nullptr);
+SchemaCases::Ways SchemaCases::if_then_else(const Json& schema) {
+  const auto [entry, fresh] = ifs_.try_emplace(&schema, Ways{});
   if (!fresh) return entry->second;
   const Json* condition = &schema["if"];
-  Json then = Json::array({context_.link(condition)}), otherwise = Json::array(), list = Json::array();
+  Json then = Json::array({context_.link(condition)}), otherwise = Json::array();
+  const auto no = negated(condition);
+  const bool exact = !is_partly_negated(condition);
+  if (exact) otherwise.push_back(*no);
   if (has(schema, "then")) then.push_back(context_.link(&schema["then"]));
-  list.push_back({{"allOf", then}});
-  if (const auto no = negated(condition)) {
-    otherwise.push_back(*no);
-    if (has(schema, "else")) otherwise.push_back(context_.link(&schema["else"]));
-    list.push_back({{"allOf", otherwise}});
-  }
-  return ifs_[&schema] = context_.keep(std::move(list));
+  if (has(schema, "else")) otherwise.push_back(context_.link(&schema["else"]));
+  Json list = Json::array({Json{{"allOf", then}}, Json{{"allOf", otherwise}}});
+  return ifs_[&schema] = {context_.keep(std::move(list)), exact ? nullptr : kAnyElse};
 }
 
 // The property is absent, or there with what it needs.
@@ -200,44 +199,43 @@ const Json* SchemaCases::negation(const Json* schema) {
   schema = context_.same(behind_references(schema, context_));
   const auto known = negations_.find(schema);
   if (known != negations_.end()) {
-    partial_ = partial_ || is_partly_negated(schema);
+    partial_ = partial_ || partly_negated_.contains(schema);
     return known->second;
   }
   if (!negating_.insert(schema).second || context_.work().spent()) return partial_ = true, nullptr;
   context_.work().add(4);
-  const bool partial = std::exchange(partial_, false);
+  context_.add_keywords(*schema);
+  const bool before = std::exchange(partial_, false);
   const Json ways = negations_of(*schema);
   negating_.erase(schema);
-  const bool unknown = ways.is_null();
-  if (partial_ || unknown) partly_negated_.insert(schema);
-  partial_ = partial_ || partial || unknown;
+  if (!partial_ && closes(*schema)) closed_.insert(schema), partial_ = true;
+  const bool unknown = partial_ && ways.empty();
+  if (partial_) partly_negated_.insert(schema);
+  partial_ = partial_ || before;
   return negations_[schema] = unknown ? nullptr : context_.keep(ways);
 }
 
 bool SchemaCases::is_partly_negated(const Json* schema) {
-  return partly_negated_.contains(context_.same(behind_references(schema, context_)));
+  schema = context_.same(behind_references(schema, context_));
+  return partly_negated_.contains(schema) || !negations_.contains(schema);
 }
 
-// Null where no part is known.
+// The part that is known.
 Json SchemaCases::negations_of(const Json& schema) {
   Json ways = Json::array();
   if (schema == true) return ways;
   if (schema == false) return Json::array({true});
-  if (!schema.is_object()) return nullptr;
-  bool says = false;
+  if (!schema.is_object()) return partial_ = true, ways;
   for (const auto& [keyword, value] : *schema.get_ptr<const Json::object_t*>()) {
     static const std::set<std::string_view> kCombining = {
         "$ref", "$dynamicRef",       "$recursiveRef",    kLink,          "allOf", "anyOf", "oneOf", "not",
         "if",   "dependentRequired", "dependentSchemas", "dependencies", "enum",  "const", "type",  kDiffers};
-    const bool combines = kCombining.contains(keyword);
-    if (!combines && type_of_keyword(keyword) == 0) continue;
-    says = says || !(value == false || (value.is_object() && value.empty() && keyword == "properties"));
-    if (combines)
+    if (kCombining.contains(keyword))
       negate_combination(keyword, value, schema, ways);
-    else
+    else if (type_of_keyword(keyword) != 0 && !is_free(keyword, value))
       negate_keyword(keyword, value, schema, ways);
   }
-  return says && ways.empty() ? Json() : ways;
+  return ways;
 }
 
 void SchemaCases::negate_keyword(const std::string& keyword, const Json& value, const Json& schema,
@@ -246,18 +244,18 @@ void SchemaCases::negate_keyword(const std::string& keyword, const Json& value, 
     return ways.push_back(text_with(kNotPattern, Json::array({value})));
   if (keyword == kNotPattern && value.is_array() && value.size() == 1)
     return ways.push_back(text_with("pattern", value[0]));
-  if (keyword.ends_with("inimum") || keyword.ends_with("aximum")) {
-    if (!value.is_boolean()) negate_bound(keyword, value, schema, ways);
-    return;
-  }
+  const auto add = [&](bool exact) { partial_ = partial_ || !exact; };
+  if (keyword.ends_with("inimum") || keyword.ends_with("aximum"))
+    return add(negate_bound(keyword, value, schema, ways));
   const bool limit = keyword.starts_with("min") || keyword.starts_with("max");
-  if (limit && is_count(keyword)) return negate_count(keyword, value, ways);
+  if (limit && is_count(keyword)) return add(negate_count(keyword, value, ways));
   const bool items = keyword == "items" && (value.is_object() || value.is_boolean());
   if (items && !has(schema, "prefixItems")) {
     if (const auto no = negated(&value)) ways.push_back({{"type", "array"}, {"contains", *no}});
   } else if (keyword == "contains" && !has(schema, "minContains")) {
+    add(!has(schema, "maxContains"));
     if (const auto no = negated(&value)) ways.push_back({{"type", "array"}, {"items", *no}});
-  } else {
+  } else if (keyword != "additionalProperties" || !closes(schema)) {
     negate_object(keyword, value, ways);
   }
 }
@@ -285,11 +283,14 @@ void SchemaCases::negate_combination(const std::string& keyword, const Json& val
     if (way) ways.push_back(*way);
   };
   if (keyword == "type") {
-    const bool exact = schema.value("nullable", Json()) != true && negate_type(value, ways);
+    const bool exact = negate_type(value, schema.value("nullable", Json()) == true, ways);
     partial_ = partial_ || !exact;
-  } else if (keyword == "enum" || keyword == "const") {
-    if (value.is_array() || keyword == "const")
-      ways.push_back({{kDiffers, keyword == "const" ? Json::array({value}) : value}});
+  } else if ((keyword == "enum" && value.is_array()) || keyword == "const") {
+    const Json& values = keyword == "const" ? *context_.list_of(value) : value;
+    ways.push_back({{kDiffers, values}});
+    // Values beside these cannot be told apart from them.
+    const auto vague = [](const Json& one) { return one.is_structured() && !one.empty(); };
+    partial_ = partial_ || std::any_of(values.begin(), values.end(), vague);
   } else if (keyword == kDiffers) {
     ways.push_back({{"enum", value}});
   } else if (keyword == "not") {
@@ -301,14 +302,23 @@ void SchemaCases::negate_combination(const std::string& keyword, const Json& val
     for (const Json& member : value)
       if (const auto no = negated(&member)) all.push_back(*no);
     if (all.size() == value.size()) ways.push_back({{"allOf", std::move(all)}});
+    if (keyword == "anyOf") return;
+    partial_ = partial_ || value.size() > kMaxPaired;
+    for (size_t i = 0; i < value.size() && value.size() <= kMaxPaired; ++i)
+      for (size_t j = 0; j < i; ++j)
+        ways.push_back({{"allOf", Json::array({context_.link(&value[j]), context_.link(&value[i])})}});
   } else if (keyword.starts_with("dependen") && value.is_object()) {
     for (const auto& [name, unused] : *value.get_ptr<const Json::object_t*>()) {
       const auto list = dependent(value, name);
       if (list.ok() && list.value() != nullptr) add(negated(context_.keep(Json{{"anyOf", *list.value()}})));
     }
   } else if (keyword == "if" && (has(schema, "then") || has(schema, "else"))) {
-    add(negated(context_.keep(Json{{"anyOf", *if_then_else(schema)}})));
-  } else if (const auto targets = context_.references(Json{{keyword, value}}); targets.ok()) {
+    const Json* list = if_then_else(schema).list;
+    if (list == nullptr) return void(partial_ = true);
+    add(negated(context_.keep(Json{{"anyOf", *list}})));
+  } else {
+    const auto targets = context_.references(Json{{keyword, value}});
+    if (!targets.ok()) return void(partial_ = true);
     for (const Json* target : targets.value()) {
       const Json* list = negation(target);
       if (list == nullptr) continue;

@@ -13,7 +13,14 @@ namespace moesaic::grammar {
 struct Case {
   std::string schema;
   std::vector<std::string> taken, refused;
+  const char* note = nullptr;  // all that is noted; nullptr: anything
 };
+
+inline std::string notes_of(const AnswerGrammar& grammar) {
+  std::string all;
+  for (const std::string& note : grammar.notes()) all += (all.empty() ? "" : "\n") + note;
+  return all;
+}
 
 inline void check(const std::vector<Case>& cases) {
   for (const Case& c : cases) {
@@ -23,6 +30,8 @@ inline void check(const std::vector<Case>& cases) {
       EXPECT_TRUE(matches(grammar.value(), text)) << c.schema << "\n" << text;
     for (const std::string& text : c.refused)
       EXPECT_FALSE(matches(grammar.value(), text)) << c.schema << "\n" << text;
+    EXPECT_EQ(c.note == nullptr ? "" : notes_of(grammar.value()), c.note == nullptr ? "" : c.note)
+        << c.schema;
   }
 }
 

@@ -31,9 +31,10 @@ struct App {
   FieldNames ignored_fields;  // those that the log has named
   FieldNames schema_notes;    // those that the log has shown
   WorkerPool workers;
-  std::atomic<bool> draining = false;
-  std::stop_source cut;            // triggered when the time of draining is over: answers end now
-  std::atomic<int> exchanges = 0;  // requests whose answer is in flight
+  std::stop_source draining;              // triggered when the server is to end: nothing new is begun
+  std::stop_source cut;                   // triggered when the time of draining is over: answers end now
+  std::atomic<int> exchanges = 0;         // requests whose answer is in flight
+  std::atomic<int> most_connections = 0;  // since memory was given back last
   std::time_t started = std::time(nullptr);
 
   App(ServerOptions o, EngineThread::Open open)

@@ -20,7 +20,7 @@ constexpr size_t kMostGrowth = 16 << 20;  // beyond, doubling would only reserve
 
 openai::ApiError bodies_full() {
   return {.http = 503,
-          .message = "the server holds as many bytes of requests as it takes; try again",
+          .message = "the server holds as many bytes of requests and answers as it takes; try again",
           .type = "server_error",
           .code = "bodies_full",
           .retry_after = 1};
@@ -35,6 +35,13 @@ bool BodyBudget::take(const std::string& client, size_t bytes, size_t held) {
 void BodyBudget::give_back(const std::string& client, size_t bytes) {
   shares_.give_back(client, bytes);
   in_use_ -= bytes;
+}
+
+bool HeldBytes::hold(size_t bytes) {
+  if (bytes > bytes_ && !budget_.take(client_, bytes - bytes_, bytes_)) return false;
+  if (bytes < bytes_) budget_.give_back(client_, bytes_ - bytes);
+  bytes_ = bytes;
+  return true;
 }
 
 Body::Body(Body&& other) noexcept

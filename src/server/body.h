@@ -20,7 +20,6 @@ class BodyBudget {
   // For a client's body that has `held` bytes so far. A client's bodies may have three times of what is free,
   // small ones seven times, so that bodies that never end shut nobody out.
   bool take(const std::string& client, size_t bytes, size_t held);
-  // All that a body held.
   void give_back(const std::string& client, size_t bytes);
 
  private:
@@ -28,28 +27,28 @@ class BodyBudget {
   std::atomic<size_t>& in_use_;
 };
 
-// Bytes of the budget, given back when it goes.
+// Bytes of the budget that a client holds; given back when it goes.
 class HeldBytes {
  public:
-  // taken() is false where the client has its share of them.
-  HeldBytes(BodyBudget& budget, std::string client, size_t bytes)
-      : budget_(budget),
-        client_(std::move(client)),
-        taken_(bytes == 0 || budget.take(client_, bytes, 0)),
-        bytes_(taken_ ? bytes : 0) {}
+  HeldBytes(BodyBudget& budget, std::string client) : budget_(budget), client_(std::move(client)) {}
   HeldBytes(const HeldBytes&) = delete;
   HeldBytes& operator=(const HeldBytes&) = delete;
-  ~HeldBytes() {
-    if (bytes_ > 0) budget_.give_back(client_, bytes_);
-  }
-  bool taken() const { return taken_; }
+  ~HeldBytes() { hold(0); }
+  // Holds so many in place of those so far. False, and nothing has changed: the client has its share.
+  bool hold(size_t bytes);
 
  private:
   BodyBudget& budget_;
   std::string client_;
-  bool taken_;
-  size_t bytes_;
+  size_t bytes_ = 0;
 };
+
+// Returns what bytes of an answer count for until the client has read them: few are no more than the other
+// buffers of a connection.
+inline size_t counted(size_t bytes) {
+  constexpr size_t kFew = 16 << 10;
+  return bytes > kFew ? bytes : 0;
+}
 
 // The answer where the budget has no room.
 openai::ApiError bodies_full();

@@ -192,6 +192,8 @@ asio::awaitable<bool> Connection::read_body() {
     if (!sent) co_return false;
   }
   timed_->expires_after(app_.options.limits.body_time);
+  // Whatever it is, it would be refused, and the end waits for no body.
+  const std::stop_callback at_drain(app_.draining.get_token(), timed_->over_now());
   const bool whole = co_await receive_body();
   co_return whole;
 }
@@ -221,8 +223,8 @@ asio::awaitable<void> Connection::refuse(const openai::Refusal& refusal) {
 asio::awaitable<bool> Connection::not_received() {
   keep_alive_ = false;
   if (!timed_->timed_out()) co_return false;  // the client has gone
-  const openai::Refusal late =
-      openai::ApiError{.http = 408, .message = "the request took too long to arrive"};
+  openai::Refusal late = openai::ApiError{.http = 408, .message = "the request took too long to arrive"};
+  if (app_.draining.stop_requested()) late = shutting_down();
   co_await refuse(late);
   co_return false;
 }
@@ -277,7 +279,9 @@ void Connection::set_common(Response& response) const {
 }
 
 asio::awaitable<void> Connection::send(HttpAnswer answer) {
-  if (app_.draining) keep_alive_ = false;
+  HeldBytes unread(app_.bodies, client_of(request_, app_.options));
+  if (!unread.hold(counted(answer.body.size()))) answer = error_answer(bodies_full(), request_);
+  if (app_.draining.stop_requested()) keep_alive_ = false;
   Response response{static_cast<http::status>(answer.status), version_};
   set_common(response);
   if (!answer.content_type.empty()) response.set(http::field::content_type, answer.content_type);
@@ -292,24 +296,29 @@ asio::awaitable<void> Connection::send(HttpAnswer answer) {
 
 asio::awaitable<bool> Connection::write(std::string_view bytes, std::string_view more) {
   error_code error;
-  while (!error && bytes.size() + more.size() > 0) {
-    timed_->expires_after(app_.options.limits.write_time);  // anew as long as the client reads
+  timed_->expires_after(app_.options.limits.write_time);
+  for (size_t taken = 0; !error && !timed_->timed_out() && bytes.size() + more.size() > 0;) {
     const std::array buffers = {asio::buffer(bytes), asio::buffer(more)};
     const size_t sent = co_await timed_->socket().async_write_some(buffers, into(error));
     const size_t first = std::min(sent, bytes.size());
     bytes.remove_prefix(first), more.remove_prefix(sent - first);
+    taken += sent;
+    if (timed_->timed_out() || taken < kLeastRead) continue;
+    taken = 0;
+    timed_->expires_after(app_.options.limits.write_time);
   }
   timed_->expires_never();
-  if (error) {
+  const bool written = bytes.size() + more.size() == 0;
+  if (!written) {
     keep_alive_ = false;
     abandon();
   }
-  co_return !error;
+  co_return written;
 }
 
 asio::awaitable<bool> Connection::begin_events(std::string_view content_type) {
   chunked_ = version_ >= 11;
-  keep_alive_ = keep_alive_ && chunked_ && !app_.draining;
+  keep_alive_ = keep_alive_ && chunked_ && !app_.draining.stop_requested();
   Response response{http::status::ok, version_};
   set_common(response);
   response.set(http::field::content_type, content_type);

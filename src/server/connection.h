@@ -7,6 +7,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/message.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +32,8 @@ class TimedSocket : public std::enable_shared_from_this<TimedSocket> {
   void expires_after(std::chrono::steady_clock::duration time);
   void expires_never();
   bool timed_out() const { return timed_out_; }
+  // To be called from any thread: the time that was set last is over, if it still counts.
+  std::function<void()> over_now();
   // Calls `gone` once if the client closes or resets the connection before forget().
   void watch(std::function<void()> gone);
   void forget();
@@ -39,6 +42,7 @@ class TimedSocket : public std::enable_shared_from_this<TimedSocket> {
 
  private:
   void look();
+  void end_time(uint64_t serial);
 
   tcp::socket socket_;
   asio::steady_timer timer_, next_look_{socket_.get_executor()};

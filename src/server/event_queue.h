@@ -17,7 +17,8 @@ namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
 // push() from any thread; take() from one coroutine on the executor, which must be a strand. Unbounded here:
-// what a generation can push is bounded by the context, and a client that does not read is cut off.
+// what a generation can push is bounded by the context, what waits while a client reads by the write timeout
+// (kLeastRead), and what is taken counts for the client.
 class EventQueue : public std::enable_shared_from_this<EventQueue> {
  public:
   using Events = std::vector<openai::AnswerEvent>;

@@ -48,6 +48,7 @@ class Generating {
   bool add(const openai::AnswerEvent& event, std::string* sse);
   openai::Refusal failure(const Outcome& outcome) const;
   asio::awaitable<void> stream_rest(std::string sse);
+  asio::awaitable<bool> send_part(std::string& sse);
 
   HttpExchange& exchange_;
   App& app_;
@@ -93,11 +94,14 @@ Clock::time_point Generating::heartbeat_after(Clock::time_point since) const {
 }
 
 asio::awaitable<bool> Generating::next(std::string* sse) {
-  const Events events = co_await queue_->take(std::min(heartbeat_after(Clock::now()), deadline_));
+  const auto now = Clock::now();
+  const bool more = sse != nullptr && !sse->empty();  // is to be sent before anything else comes
+  const auto until = more ? now : std::min(heartbeat_after(now), deadline_);
+  const Events events = co_await queue_->take(until);
   for (const openai::AnswerEvent& event : events) {
     if (!add(event, sse)) co_return false;
   }
-  if (events.empty() && sse != nullptr) *sse += answer_.heartbeat();
+  if (events.empty() && sse != nullptr && !more) *sse += answer_.heartbeat();
   if (!events.empty() || Clock::now() < deadline_) co_return true;
   error_ = timed_out();
   co_return false;
@@ -128,7 +132,17 @@ asio::awaitable<void> Generating::stream() {
   exchange_.record().usage = answer_.usage();
 }
 
+// Sends so much that the client must have it within a time: what comes meanwhile is in the queue, uncounted.
+asio::awaitable<bool> Generating::send_part(std::string& sse) {
+  std::string part = sse.substr(0, kLeastRead);
+  sse.erase(0, part.size());
+  const bool reached = co_await exchange_.send_events(std::move(part));
+  co_return reached;
+}
+
+// The stream of a client that is too far behind is cut off.
 asio::awaitable<void> Generating::stream_rest(std::string sse) {
+  HeldBytes behind(app_.bodies, client_of(exchange_.request(), app_.options));
   bool reached = co_await exchange_.begin_events(answer_.content_type());
   bool going = true;
   auto sent = Clock::now();
@@ -136,10 +150,11 @@ asio::awaitable<void> Generating::stream_rest(std::string sse) {
     // Tokens that show nothing yet, as those of a call, are silence too.
     if (sse.empty() && Clock::now() >= heartbeat_after(sent)) sse += answer_.heartbeat();
     if (!sse.empty()) {
-      reached = co_await exchange_.send_events(std::exchange(sse, std::string()));
+      reached = co_await send_part(sse);
       sent = Clock::now();
     }
     if (reached) going = co_await next(&sse);
+    if (!behind.hold(counted(sse.size()))) co_return;
   }
   if (!reached || exchange_.gone().stop_requested()) co_return;
   if (going) {
@@ -147,6 +162,7 @@ asio::awaitable<void> Generating::stream_rest(std::string sse) {
   } else {
     answer_.fail(error_, sse);
   }
+  if (!behind.hold(counted(sse.size()))) co_return;
   reached = co_await exchange_.send_events(std::move(sse));
   if (reached) co_await exchange_.end_events();
 }
@@ -228,9 +244,9 @@ asio::awaitable<void> generate(HttpExchange& exchange, App& app, PrepareRequest 
   auto& prepared = std::get<openai::PreparedRequest>(made);
   report_ignored_fields(exchange, app, prepared.unknown);
   if (!prepared.requests.empty()) report_schema_notes(exchange, app, prepared.requests.front().grammar);
-  const HeldBytes kept(app.bodies, client_of(exchange.request(), app.options), prepared.kept_bytes);
+  HeldBytes kept(app.bodies, client_of(exchange.request(), app.options));
   Generating generating(exchange, app, prepared, deadline);
-  if (!kept.taken()) {
+  if (!kept.hold(prepared.kept_bytes)) {
     const ApiError error = bodies_full();
     co_await send_error(exchange, error);
   } else if (prepared.failure) {

@@ -171,7 +171,7 @@ openai::Refusal unavailable(const App& app) {
     default:
       break;
   }
-  if (app.draining) return shutting_down();
+  if (app.draining.stop_requested()) return shutting_down();
   return {};
 }
 

@@ -24,6 +24,9 @@ inline auto into(boost::system::error_code& error) {
   return asio::redirect_error(asio::use_awaitable, error);
 }
 
+// Bytes of an answer that a client takes within --write-timeout, or all there are, or it is cut off.
+inline constexpr size_t kLeastRead = 64 << 10;
+
 struct HttpRequest {
   std::string method, path;
   std::string query;          // behind the path's '?', as it was sent

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -40,11 +41,26 @@ constexpr auto kHasty = std::chrono::seconds(1);    // stop_time after a second 
 constexpr const char* kFull =
     "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-void raise_file_limit() {
+// As many file descriptors as may be had; their number.
+rlim_t raise_file_limit() {
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return RLIM_INFINITY;
+  const rlim_t before = std::exchange(limit.rlim_cur, limit.rlim_max);
+  return setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : before;
+}
+
+// The connections for which there are files beside those of the model and its devices, the store and the log.
+rlim_t connections_within(rlim_t files) {
+  constexpr rlim_t kOthers = 256;
+  return files - std::min(files / 2, kOthers);
+}
+
+// Signals that come while the server ends, when nobody waits for them any more: the third still ends the
+// process.
+std::atomic<int> signals_at_end;
+
+void at_end(int /*signal*/) {
+  if (++signals_at_end > 2) std::_Exit(ExitWatch::kStatus);
 }
 
 Status no_thread(const std::system_error& e) {
@@ -73,6 +89,7 @@ struct Server::Impl {
   asio::strand<asio::io_context::executor_type> control{asio::make_strand(io)};  // all below
   tcp::acceptor acceptor{control};
   asio::signal_set signals{control};
+  error_code accept_failure;  // the last one, which the log has
   int signals_seen = 0;
   Clock::time_point drain_until;
   bool ends_process = false;
@@ -139,6 +156,9 @@ Status Server::Impl::listen() {
 asio::awaitable<bool> Server::Impl::accept_one() {
   error_code error;
   tcp::socket socket = co_await acceptor.async_accept(asio::make_strand(io), into(error));
+  if (error && error != std::exchange(accept_failure, error) && error != asio::error::operation_aborted)
+    app.log.failure(
+        fmt::format("no connection can be accepted, and the server tries again: {}", error.message()));
   if (error) co_return false;
   const tcp::endpoint client = socket.remote_endpoint(error);
   Share place(app.connections, network_of(client.address()), kConnectionShare);
@@ -209,7 +229,7 @@ asio::awaitable<void> Server::Impl::finish() {
 }
 
 void Server::Impl::begin_drain() {
-  if (app.draining.exchange(true)) return;
+  if (!app.draining.request_stop()) return;
   app.engine.cancel_loading();
   app.log.event("draining", fmt::format("{} answers in flight", app.exchanges.load()));
   error_code ignored;
@@ -260,7 +280,9 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
 Result<std::unique_ptr<Server>> Server::create(ServerOptions options, Open open) try {
-  raise_file_limit();
+  const rlim_t files = raise_file_limit();
+  const int wanted = options.limits.connections;
+  options.limits.connections = static_cast<int>(std::min<rlim_t>(wanted, connections_within(files)));
   return_large_blocks();
   auto impl = std::make_unique<Impl>(std::move(options), std::move(open));
   App& app = impl->app;
@@ -270,6 +292,10 @@ Result<std::unique_ptr<Server>> Server::create(ServerOptions options, Open open)
     RETURN_IF_ERROR(app.responses.keep_in(std::move(folder)));
   }
   RETURN_IF_ERROR(impl->listen());
+  if (app.options.limits.connections < wanted)
+    app.log.event("connections",
+                  fmt::format("{} at a time and not {}: a process may have {} files (ulimit -Hn)",
+                              app.options.limits.connections, wanted, files));
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 } catch (const std::system_error& e) {
   return no_thread(e);
@@ -282,13 +308,15 @@ uint16_t Server::port() const {
 
 Status Server::run(bool signals) {
   Impl& s = *impl_;
+  std::vector<int> heard;
   if (signals) {
-    s.signals.add(SIGTERM);
     // Ctrl-C is ignored in a script's background jobs, a closed terminal under nohup.
-    for (const int signal : {SIGINT, SIGHUP}) {
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
       struct sigaction action {};
-      if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) s.signals.add(signal);
+      const bool known = sigaction(signal, nullptr, &action) == 0;
+      if (signal == SIGTERM || (known && action.sa_handler != SIG_IGN)) heard.push_back(signal);
     }
+    for (const int signal : heard) s.signals.add(signal);
     s.wait_for_signal();
     s.ends_process = true;
   }
@@ -302,7 +330,9 @@ Status Server::run(bool signals) {
     s.io.stop();
   }
   for (std::thread& thread : threads) thread.join();
-  if (signals) s.signals.clear();  // nobody waits for them any more: the next one ends the process
+  signals_at_end = s.signals_seen;
+  s.signals.clear();
+  for (const int signal : heard) std::signal(signal, at_end);
   s.app.workers.stop();
   RETURN_IF_ERROR(started);
   if (!s.app.engine.stop_within(kCancelTime)) return {StatusCode::kCancelled, "the model is being loaded"};

@@ -1,5 +1,8 @@
+#include <functional>
+
 #include "server/connection.h"
 #include "server/handlers.h"
+#include "server/prepare.h"
 
 namespace moesaic::server {
 namespace {
@@ -53,7 +56,7 @@ asio::awaitable<bool> next_request(Connection& connection, App& app) {
   if (read) co_await answer_request(connection, app);
   connection.drop_body();
   if (connection.begun() || read) note(connection, app);
-  co_return connection.keep_alive() && !app.draining;
+  co_return connection.keep_alive() && !app.draining.stop_requested();
 }
 
 asio::awaitable<void> serve_requests(tcp::socket socket, App& app) {
@@ -62,12 +65,34 @@ asio::awaitable<void> serve_requests(tcp::socket socket, App& app) {
   co_await connection.close();
 }
 
+void count_most(App& app) {
+  const int now = app.metrics.connections;
+  for (int most = app.most_connections; most < now;)
+    if (app.most_connections.compare_exchange_weak(most, now)) return;
+}
+
+// Once most of many connections have ended, the large lane has a task, after which it returns free memory.
+asio::awaitable<void> return_memory(asio::any_io_executor executor, App& app) {
+  constexpr int kMany = 256;
+  const int now = app.metrics.connections;
+  int most = app.most_connections;
+  if (most < kMany || now > most / 4 || !app.most_connections.compare_exchange_strong(most, now)) co_return;
+  const WorkerPool::QueueKey key{.lane = Lane::kLarge, .client = {}};
+  const std::stop_token at_cut = app.cut.get_token();
+  const auto deadline = deadline_of(app);
+  const std::function<void()> nothing = [] {};
+  co_await app.workers.run(executor, key, at_cut, deadline, nothing);
+}
+
 }  // namespace
 
 asio::awaitable<void> serve_connection(tcp::socket socket, App& app, Share) {
   const Counted open(app.metrics.connections);
+  count_most(app);
+  const asio::any_io_executor executor = socket.get_executor();
   try {
     co_await serve_requests(std::move(socket), app);
+    co_await return_memory(executor, app);
   } catch (...) {
     app.log.exception();
   }

@@ -57,8 +57,7 @@ class SessionHarness {
     run();
   }
   const std::string& answers() const { return answers_; }
-
- private:
+  // Does what there is to do.
   void run() {
     for (bool more = true; more;) {
       io_.restart();
@@ -73,6 +72,7 @@ class SessionHarness {
     }
   }
 
+ private:
   asio::io_context& io_;
   App& app_;
   tcp::socket server_{asio::make_strand(io_)};

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <optional>
 
+#include "base/descriptor.h"
 #include "base/sanitizer.h"
 #include "server/body.h"
 #include "server/http_client.h"
@@ -352,11 +354,124 @@ TEST_F(SessionTest, BodiesShareABudget) {
   EXPECT_EQ(app_->metrics.connections, 0);
 }
 
+// It would be refused in any case, and nobody knows whether its rest comes.
+TEST_F(SessionTest, TheDrainWaitsForNoBody) {
+  app_ = app_without_model(options_);
+  SessionHarness session(io_, *app_);
+  session.start();
+  session.feed(post("Content-Length: 100\r\n", "{"));
+  EXPECT_EQ(app_->exchanges, 1);
+  app_->draining.request_stop();
+  session.run();
+  EXPECT_EQ(statuses_of(session.answers()), "503 ");
+  EXPECT_NE(session.answers().find("shutting_down"), std::string::npos) << session.answers();
+  EXPECT_EQ(app_->exchanges, 0);
+  session.finish();
+  EXPECT_EQ(app_->metrics.connections, 0);
+}
+
+// Answers that are written to clients of one address.
+class AnswerTest : public SessionTest {
+ protected:
+  static constexpr size_t kAnswer = 1 << 20;
+
+  // A connection on which an answer of kAnswer bytes is being sent.
+  struct Reader {
+    Reader(asio::io_context& io, App& app) {
+      int ends[2];
+      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
+      client = Descriptor(ends[0]);
+      tcp::socket socket(asio::make_strand(io), tcp::v4(), ends[1]);
+      const auto executor = socket.get_executor();
+      asio::co_spawn(executor, send(std::move(socket), app), asio::detached);
+    }
+    static asio::awaitable<void> send(tcp::socket socket, App& app) {
+      Connection connection(std::move(socket), app);
+      HttpAnswer answer{.body = std::string(kAnswer, 'x')};
+      co_await connection.send(std::move(answer));
+    }
+    // Returns what is there, up to so many bytes; nothing: it has ended.
+    std::optional<std::string> read(size_t most) const {
+      std::string part(most, ' ');
+      const ssize_t got = recv(client.get(), part.data(), most, 0);
+      if (got == 0) return {};
+      part.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+      return part;
+    }
+    Descriptor client;
+  };
+  std::string rest_of(const Reader& reader) {
+    std::string all;
+    while (const auto part = reader.read(kAnswer)) {
+      all += *part;
+      io_.restart();
+      io_.poll();
+    }
+    return all;
+  }
+};
+
+TEST_F(AnswerTest, CountsAsABodyUntilItIsRead) {
+  options_.limits.bodies_bytes = 2 * kAnswer;
+  app_ = app_without_model(options_);
+  const Reader first(io_, *app_), second(io_, *app_);
+  io_.poll();
+  EXPECT_EQ(app_->metrics.body_bytes, kAnswer);
+  const std::string refused = rest_of(second);
+  EXPECT_EQ(statuses_of(refused), "503 ");
+  EXPECT_NE(refused.find("bodies_full"), std::string::npos) << refused;
+  EXPECT_TRUE(rest_of(first).ends_with("\r\n\r\n" + std::string(kAnswer, 'x')));
+  EXPECT_EQ(app_->metrics.body_bytes, 0);
+}
+
+// A byte now and then is no reading.
+TEST_F(AnswerTest, AClientThatHardlyReadsIsCutOff) {
+  options_.limits.write_time = seconds(1);
+  app_ = app_without_model(options_);
+  const Reader reader(io_, *app_);
+  size_t read = 0;
+  while (const auto part = reader.read(512)) {
+    read += part->size();
+    io_.restart();
+    io_.run_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_LT(read, kAnswer);
+  EXPECT_EQ(app_->metrics.body_bytes, 0);
+}
+
 size_t resident() {  // bytes
   std::ifstream statm("/proc/self/statm");
   size_t pages = 0;
   statm >> pages >> pages;
   return pages * 4096;
+}
+
+// Without a large body, too.
+TEST_F(SessionTest, WhatManyConnectionsHeldGoesBack) {
+  if (kMemoryIsSanitized) GTEST_SKIP() << "a sanitizer's memory is not ours";
+  constexpr int kMany = 400;
+  app_ = app_without_model(options_);
+  for (int round = 0; round < 2; ++round) {  // the pool's threads give memory back once at their start, too
+    const size_t before = resident();
+    std::vector<std::unique_ptr<SessionHarness>> many;
+    std::vector<std::string> others;  // lie between them
+    for (int i = 0; i < kMany; ++i) {
+      many.push_back(std::make_unique<SessionHarness>(io_, *app_));
+      many.back()->start();
+      many.back()->feed(get(kHost + "X: " + std::string(12000, 'x')).substr(0, 12000));
+      others.emplace_back(2000, 'x');
+    }
+    const size_t held = resident() - before;
+    EXPECT_GT(held, kMany * 12000U);
+    many.clear();
+    const auto until = std::chrono::steady_clock::now() + seconds(10);
+    while (resident() > before + held / 4 && std::chrono::steady_clock::now() < until) {
+      io_.restart();
+      io_.poll();
+    }
+    EXPECT_LE(resident(), before + held / 4);
+    EXPECT_EQ(app_->metrics.connections, 0);
+  }
 }
 
 // Pages are taken as bytes come, never twice, and all go back.

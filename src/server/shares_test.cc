@@ -58,10 +58,10 @@ TEST(Client, IsANetworkOrAKey) {
 class SharesTest : public ServerTest {
  protected:
   static constexpr size_t kBodies = 4 << 20;
-  SharesTest()
-      : ServerTest(16384, options_with([](ServerOptions& o) {
+  explicit SharesTest(size_t bodies = kBodies)
+      : ServerTest(16384, options_with([&](ServerOptions& o) {
                      o.api_keys = {"first", "second"};
-                     o.limits.bodies_bytes = kBodies;
+                     o.limits.bodies_bytes = bodies;
                      o.limits.body_bytes = 1 << 20;
                      o.limits.connections = 40;
                      o.limits.drain_time = seconds(0);
@@ -117,7 +117,7 @@ TEST_F(SharesTest, AKeysHalfSentBodiesDoNotShutOutAnother) {
                         "Content-Length: 1000000\r\n\r\n" + std::string(999999, ' ')));
   // All eight grow at once, so any of them may be the one that finds no room.
   EXPECT_NE(first_of(held, "HTTP/1.1 503").find("Retry-After: "), std::string::npos);
-  const std::string body = R"({"prompt": ")" + std::string(500000, 'a') + "\"}";
+  const std::string body = R"({"prompt": "a"})" + std::string(500000, ' ');
   EXPECT_NE(exchange(request(body, "/tokenize", key("second"))).find("200 OK"), std::string::npos);
   EXPECT_NE(exchange(request(R"({"prompt": "a"})", "/tokenize", key("first"))).find("200 OK"),
             std::string::npos);  // a small one of the same client
@@ -138,6 +138,27 @@ TEST_F(SharesTest, WhatAnAnswerKeepsOfItsBodyCountsAsABody) {
   const std::string fits = answer_to(24'000);
   EXPECT_EQ(fits.find("HTTP/1.1 200 "), 0) << fits.substr(0, 400);
   EXPECT_NE(fits.find(R"("metadata":{"a":[1000000000.0,)"), std::string::npos);
+  until("moesaic:request_body_bytes", 0);
+}
+
+class FewBytesTest : public SharesTest {
+ protected:
+  FewBytesTest() : SharesTest(kBodies / 8) {}
+};
+
+// 7 MB of log-probabilities, of which the sockets hold four.
+TEST_F(FewBytesTest, AStreamThatNobodyReadsCountsAsABody) {
+  tcp::socket socket(io_, tcp::v4());
+  socket.set_option(asio::socket_base::receive_buffer_size(65536));
+  socket.connect({asio::ip::make_address("127.0.0.1"), server_->port()});
+  const std::string body =
+      R"({"prompt": "a", "n": 4, "max_tokens": 1500, "ignore_eos": true, "stream": true, "logprobs": 20})";
+  asio::write(socket, asio::buffer(request(body, "/v1/completions", key("first"))));
+  until("vllm:num_requests_running", 4);
+  until("vllm:num_requests_running", 0);
+  const std::string answer = rest_of(socket);
+  EXPECT_EQ(answer.find("HTTP/1.1 200 "), 0) << answer.substr(0, 400);
+  EXPECT_EQ(answer.find("[DONE]"), std::string::npos) << answer.size();
   until("moesaic:request_body_bytes", 0);
 }
 

@@ -1,5 +1,7 @@
 // The process ends within its time after a signal, whatever a thread does.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +16,7 @@
 
 #include "api/model_parts.h"
 #include "backend/idle_backend.h"
+#include "base/temporary_folder.h"
 #include "server/engine_thread.h"
 #include "server/exit_watch.h"
 #include "server/http_client.h"
@@ -222,11 +225,6 @@ TEST_F(ShutdownTest, AnEngineThatFailedHoldsNoQueues) {
   EXPECT_EQ(queue.use_count(), 1);
 }
 
-// By the server, or by the signal itself where nobody waits for it any more.
-bool ended_at_once(int status) {
-  return testing::KilledBySignal(SIGTERM)(status) || testing::ExitedWithCode(1)(status);
-}
-
 // Matches where it was not the time that ended the process. NOLINTBEGIN: GoogleTest's names.
 struct NotByTime {
   using is_gtest_matcher = void;
@@ -245,7 +243,74 @@ TEST_F(ShutdownTest, AThirdSignalEndsAtOnce) {
                       alarm(kAlarm);
                       for (int i = 0; i < 3; ++i) std::raise(SIGTERM);
                     }),
-              ended_at_once, NotByTime());
+              testing::ExitedWithCode(1), NotByTime());
+}
+
+// Stored responses may still have to be written.
+[[noreturn]] void raise_at_the_end(int signals) {
+  alarm(kAlarm);
+  const auto no_model = [](const Server::Progress&) -> Result<Model> {
+    return Status(StatusCode::kIo, "none");
+  };
+  auto server = Server::create({.port = 0, .model_name = "none", .version = "test"}, no_model).value();
+  const Status status = server->run(true);
+  for (int i = 0; i < signals; ++i) std::raise(SIGTERM);
+  server.reset();
+  for (int i = 0; i < signals; ++i) std::raise(SIGTERM);
+  std::_Exit(status.ok() ? 2 : 0);
+}
+
+TEST_F(ShutdownTest, ASignalAtTheEndChangesNothing) {
+  EXPECT_EXIT(raise_at_the_end(1), testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ShutdownTest, TheThirdSignalAtTheEndEndsIt) {
+  EXPECT_EXIT(raise_at_the_end(2), testing::ExitedWithCode(1), NotByTime());
+}
+
+// A hard limit below --max-connections, and nothing left of it: one line each, and a client that waits is
+// answered.
+[[noreturn]] void serve_with_few_files() {
+  alarm(kAlarm);
+  const rlimit few{.rlim_cur = 64, .rlim_max = 64};
+  if (setrlimit(RLIMIT_NOFILE, &few) != 0) std::_Exit(2);
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/log";
+  std::binary_semaphore ended{0};
+  const auto no_model = [&](const Server::Progress&) -> Result<Model> {
+    ended.acquire();
+    return Status(StatusCode::kIo, "none");
+  };
+  const auto server =
+      Server::create({.port = 0, .model_name = "none", .version = "test", .log_file = path}, no_model)
+          .value();
+  std::thread thread([&] { EXPECT_FALSE(server->run(false).ok()); });
+  const Descriptor log(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto logged = [&](const std::string& words) {
+    std::string text(65536, ' ');
+    text.resize(static_cast<size_t>(pread(log.get(), text.data(), text.size(), 0)));
+    size_t times = 0;
+    for (size_t at = 0; (at = text.find(words, at)) != std::string::npos; ++at) ++times;
+    return times;
+  };
+  EXPECT_EQ(logged("32 at a time and not 16384"), 1u);
+  std::vector<Descriptor> all;
+  for (int file = 0; (file = dup(log.get())) >= 0;) all.emplace_back(file);
+  all.pop_back();
+  HttpClient client(server->port());
+  while (logged("Too many open files") == 0) {
+  }
+  all.clear();
+  client.write("GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(statuses_of(client.read()), "200 ");
+  EXPECT_EQ(logged("Too many open files"), 1u);
+  ended.release();
+  thread.join();
+  std::_Exit(testing::Test::HasFailure() ? 1 : 0);
+}
+
+TEST_F(ShutdownTest, FewFilesMeanFewConnections) {
+  EXPECT_EXIT(serve_with_few_files(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

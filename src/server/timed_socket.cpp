@@ -1,5 +1,6 @@
 #include <poll.h>
 
+#include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 
 #include "server/connection.h"
@@ -10,11 +11,21 @@ void TimedSocket::expires_after(std::chrono::steady_clock::duration time) {
   timed_out_ = false;
   timer_.expires_after(time);
   timer_.async_wait([self = shared_from_this(), serial = ++serial_](const boost::system::error_code& error) {
-    if (error || serial != self->serial_) return;
-    self->timed_out_ = true;
-    boost::system::error_code ignored;
-    self->socket_.cancel(ignored);
+    if (!error) self->end_time(serial);
   });
+}
+
+void TimedSocket::end_time(uint64_t serial) {
+  if (serial != serial_) return;
+  timed_out_ = true;
+  boost::system::error_code ignored;
+  socket_.cancel(ignored);
+}
+
+std::function<void()> TimedSocket::over_now() {
+  return [self = shared_from_this(), serial = serial_] {
+    asio::post(self->socket_.get_executor(), [self, serial] { self->end_time(serial); });
+  };
 }
 
 void TimedSocket::expires_never() {

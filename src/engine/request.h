@@ -75,7 +75,7 @@ struct Request {
   // It needs reuse_prefix = false, as a row that is not computed has no logits. It may be empty.
   std::function<void(int position, std::span<const float> logits)> on_prompt_logits;
   int prompt_rows_shown = 0;
-  int prompt_told = -1;  // what on_prompt was called with last
+  int prompt_told = -1;  // tokens, in the last call of on_prompt
 
   void tell_prompt(int read) {
     if (!on_prompt || read <= prompt_told) return;

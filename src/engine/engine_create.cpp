@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "drafting/make_drafter.h"
 #include "engine/engine.h"
 #include "engine/kv_layout.h"
 

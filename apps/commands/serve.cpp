@@ -139,7 +139,7 @@ void add_limits(CLI::App& c, server::Limits& limits) {
   c.add_option("--max-body", limits.body_bytes, "bytes of a request's body")
       ->check(in_range(size_t{1}, size_t{1} << 40))
       ->group(kRareOptions);
-  c.add_option("--max-bodies", limits.bodies_bytes, "bytes of all bodies held at a time; more get 503")
+  c.add_option("--max-bodies", limits.bodies_bytes, "bytes of bodies and unread answers held at a time; more get 503")
       ->check(in_range(size_t{1} << 20, size_t{1} << 40))
       ->group(kRareOptions);
   const auto time = [&](const char* name, server::seconds& value, const char* help, int least = 1) {

@@ -24,7 +24,10 @@ void emit(const char* type, const Json& data, std::string& sse) {
 }  // namespace
 
 MessagesAnswer::MessagesAnswer(const openai::Service& service, Options options)
-    : id_(openai::new_id("msg_")), model_(service.name), options_(std::move(options)) {
+    : id_(openai::new_id("msg_")),
+      model_(service.name),
+      options_(std::move(options)),
+      special_(service.model) {
   outcome_.prompt_tokens = options_.prompt_tokens;
 }
 
@@ -80,7 +83,6 @@ void MessagesAnswer::close(std::string* sse) {
 
 void MessagesAnswer::take(const TextPiece& piece, std::string* sse) {
   const Kind kind = kind_of(piece);
-  if (kind == Kind::kThinking) ++reasoning_tokens_;
   if (kind == Kind::kThinking && !options_.thinking) return;
   if (piece.text.empty() && kind != Kind::kCall) return;
   if (!open_ || kind == Kind::kCall || blocks_.back().kind != kind) {
@@ -109,6 +111,7 @@ void MessagesAnswer::add(const openai::AnswerEvent& event, std::string* sse) {
     outcome_.cached_tokens = event.found->cached, outcome_.cache_write_tokens = event.found->kept;
   if (sse != nullptr && !begun_) begin(*sse);
   for (const TextPiece& piece : event.pieces) take(piece, sse);
+  reasoning_tokens_.add(event, special_, options_.functions);
   if (!event.end) return;
   close(sse);
   outcome_ = *event.end;
@@ -151,7 +154,7 @@ Json MessagesAnswer::message_json() const {
 
 std::string MessagesAnswer::whole() { return openai::dump(message_json()); }
 
-openai::Usage MessagesAnswer::usage() const { return openai::usage_of(outcome_, reasoning_tokens_); }
+openai::Usage MessagesAnswer::usage() const { return openai::usage_of(outcome_, reasoning_tokens_.count()); }
 
 // The three kinds of input tokens add up to the prompt.
 Json MessagesAnswer::usage_json() const {

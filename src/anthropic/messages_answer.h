@@ -8,6 +8,8 @@
 #include "api/paragraphs.h"
 #include "openai/answer.h"
 #include "openai/fields.h"
+#include "openai/reasoning_tokens.h"
+#include "openai/special_tokens.h"
 #include "openai/tool_choice.h"
 
 namespace moesaic::anthropic {
@@ -52,7 +54,8 @@ class MessagesAnswer : public openai::Answer {
   Options options_;
   std::vector<Block> blocks_;
   bool begun_ = false, open_ = false, ended_ = false;
-  int reasoning_tokens_ = 0;
+  openai::SpecialTokens special_;
+  openai::ReasoningTokens reasoning_tokens_;
   Outcome outcome_;
 };
 

@@ -55,6 +55,16 @@ std::vector<Json> stream_of(const std::string& more, const std::vector<AnswerEve
   return data;
 }
 
+TEST(MessagesAnswer, CountsReasoningInTokens) {
+  const openai::PreparedRequest request = prepared(ask(kHi));
+  for (const AnswerEvent& event : std::vector<AnswerEvent>{
+           {.token = SampledToken{.token = 5}},
+           {.token = SampledToken{.token = 6}, .pieces = {piece("analysis", "\u00e9", true)}},
+           {.token = SampledToken{.token = 5}, .end = Outcome{.finish = FinishReason::kLength}}})
+    request.answer->add(event, nullptr);
+  EXPECT_EQ(request.answer->usage().reasoning_tokens, 3);
+}
+
 TEST(MessagesAnswer, NoCharacterOfAnAnswerCutsALine) {
   const openai::PreparedRequest request = prepared(ask(kHi, std::string(kThinks) + R"(, "stream": true)"));
   std::string sse;

@@ -36,6 +36,7 @@ ChatAnswer::ChatAnswer(const openai::Service& service, Options options)
 
 ChatAnswer::Part ChatAnswer::take(const openai::AnswerEvent& event) {
   Part part;
+  reasoning_tokens_.add(event, special_, options_.functions);
   if (options_.logprobs) waiting_.add(model_, special_, event);
   for (const TextPiece& piece : event.pieces) {
     const std::vector<SampledToken> shown = waiting_.shown_by(piece.text);
@@ -44,7 +45,6 @@ ChatAnswer::Part ChatAnswer::take(const openai::AnswerEvent& event) {
       part.calls.push_back(
           {.id = openai::call_id("call_", piece), .name = function, .arguments = piece.text});
     } else if (piece.channel == "analysis") {
-      ++reasoning_tokens_;
       if (options_.thinking) part.thinking += thinking_.add(piece);
     } else {
       part.content += content_.add(piece);
@@ -138,6 +138,6 @@ void ChatAnswer::fail(const openai::ApiError& error, std::string& lines) {
   lines += line_of(ollama::error_json(error));
 }
 
-openai::Usage ChatAnswer::usage() const { return openai::usage_of(outcome_, reasoning_tokens_); }
+openai::Usage ChatAnswer::usage() const { return openai::usage_of(outcome_, reasoning_tokens_.count()); }
 
 }  // namespace moesaic::ollama

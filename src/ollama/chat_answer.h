@@ -10,6 +10,7 @@
 #include "openai/answer.h"
 #include "openai/fields.h"
 #include "openai/logprobs.h"
+#include "openai/reasoning_tokens.h"
 #include "openai/special_tokens.h"
 #include "openai/spliced_json.h"
 #include "openai/tool_choice.h"
@@ -69,7 +70,7 @@ class ChatAnswer : public openai::Answer {
   Paragraphs content_, thinking_;
   size_t calls_told_ = 0;  // by the lines of a stream
   bool ended_ = false, loaded_ = false;
-  int reasoning_tokens_ = 0;
+  openai::ReasoningTokens reasoning_tokens_;
   Clock::time_point begun_ = Clock::now(), left_queue_, first_, end_;
   Outcome outcome_;
 };

@@ -317,6 +317,17 @@ TEST(OllamaAnswer, NoNumberOfACallIsRounded) {
   EXPECT_EQ(json["message"]["tool_calls"][0]["function"]["arguments"]["x"], "\u2028");
 }
 
+TEST(OllamaAnswer, CountsReasoningInTokens) {
+  const openai::PreparedRequest request = prepared(prepare_chat, kHi);
+  const TextPiece thought = {.channel = "analysis", .recipient = {}, .text = "\u00e9"};
+  for (const AnswerEvent& event : std::vector<AnswerEvent>{
+           {.token = SampledToken{.token = 5}},
+           {.token = SampledToken{.token = 6}, .pieces = {thought}},
+           {.token = SampledToken{.token = 5}, .end = Outcome{.finish = FinishReason::kLength}}})
+    request.answer->add(event, nullptr);
+  EXPECT_EQ(request.answer->usage().reasoning_tokens, 3);
+}
+
 TEST(OllamaAnswer, LogProbabilitiesOfTheContentsTokens) {
   const auto given = [](int32_t token, const char* channel) {
     return AnswerEvent{

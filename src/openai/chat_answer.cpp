@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <ctime>
 #include <utility>
 
@@ -59,7 +58,7 @@ ChatAnswer::Delta ChatAnswer::take(const AnswerEvent& event, Choice& choice) {
       for (const SampledToken& token : shown) delta.logprobs.push_back(chat_logprob(model_, token));
     }
   }
-  choice.reasoning_tokens += delta.reasoning.empty() ? 0 : 1;
+  choice.reasoning_tokens.add(event, special_, options_.functions);
   if (!options_.reasoning) delta.reasoning.clear();
   return delta;
 }
@@ -172,12 +171,11 @@ std::string ChatAnswer::whole() {
 }
 
 Usage ChatAnswer::usage() const {
-  Usage sum{.prompt_tokens = choices_[0].outcome.prompt_tokens};  // the same for each choice
+  Usage sum = usage_of(choices_[0].outcome, 0);  // the prompt counts once
+  sum.generated_tokens = 0;
   for (const Choice& choice : choices_) {
     sum.generated_tokens += choice.outcome.generated_tokens;
-    sum.cached_tokens = std::max(sum.cached_tokens, choice.outcome.cached_tokens);
-    sum.cache_write_tokens = std::max(sum.cache_write_tokens, choice.outcome.cache_write_tokens);
-    sum.reasoning_tokens += choice.reasoning_tokens;
+    sum.reasoning_tokens += choice.reasoning_tokens.count();
   }
   return sum;
 }

@@ -10,6 +10,7 @@
 #include "openai/answer.h"
 #include "openai/fields.h"
 #include "openai/logprobs.h"
+#include "openai/reasoning_tokens.h"
 #include "openai/special_tokens.h"
 #include "openai/spliced_json.h"
 #include "openai/tool_choice.h"
@@ -53,7 +54,7 @@ class ChatAnswer : public Answer {
     WaitingTokens waiting;        // with logprobs
     ArrayText logprobs;           // not of a stream
     Outcome outcome;
-    int reasoning_tokens = 0;
+    ReasoningTokens reasoning_tokens;
   };
   // The texts that one event adds to a choice.
   struct Delta {

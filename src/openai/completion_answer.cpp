@@ -1,6 +1,5 @@
 #include "openai/completion_answer.h"
 
-#include <algorithm>
 #include <ctime>
 #include <utility>
 
@@ -9,13 +8,18 @@
 #include "text/utf8.h"
 
 namespace moesaic::openai {
-namespace {
 
-size_t characters(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+void CharacterCount::add(std::string_view bytes) {
+  open_ += bytes;
+  std::string_view rest = open_;
+  while (!rest.empty()) {
+    const Utf8Step step = utf8_step(rest);
+    if (step.kind == Utf8Kind::kIncomplete) break;
+    rest.remove_prefix(step.length);
+    ++whole_;
+  }
+  open_.erase(0, open_.size() - rest.size());
 }
-
-}  // namespace
 
 CompletionAnswer::CompletionAnswer(const Service& service, Options options)
     : model_(service.model),
@@ -30,8 +34,6 @@ CompletionAnswer::CompletionAnswer(const Service& service, Options options)
     Choice& choice = choices_[i];
     if (!options_.echoes.empty()) choice.text = options_.echoes[i / options_.n];
     if (!options_.prompt_sizes.empty()) choice.outcome.prompt_tokens = options_.prompt_sizes[i / options_.n];
-    // With log-probabilities the prompt's tokens come too, and are counted then.
-    if (!options_.logprobs) choice.offset = characters(choice.text);
   }
 }
 
@@ -53,8 +55,8 @@ void CompletionAnswer::add_logprob(const SampledToken& token, bool known, bool t
   choice.logprobs.token_logprobs.push_back(known ? Json(finite_logprob(token.logprobs.logprob)) : Json());
   if (!known) top = nullptr;
   choice.logprobs.top_logprobs.push_back(top);
-  choice.logprobs.text_offset.push_back(choice.offset);
-  if (text) choice.offset += characters(bytes);  // a character counts with its first byte's token
+  choice.logprobs.text_offset.push_back(choice.characters.begun());
+  if (text) choice.characters.add(bytes);  // a character counts with its first byte's token
 }
 
 bool CompletionAnswer::is_text(int32_t token) const {
@@ -69,6 +71,7 @@ void CompletionAnswer::take_logprobs(const AnswerEvent& event, Choice& choice) c
   };
   if (event.token) {
     const int32_t token = event.token->token;
+    if (choice.outcome.generated_tokens == 0) choice.characters.end();  // the prompt's text
     choice.waiting.add(*event.token, is_text(token) ? model_.detokenize({&token, 1}) : "");
   }
   for (const TextPiece& piece : event.pieces) add(choice.waiting.shown_by(piece.text));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "openai/answer.h"
@@ -10,6 +11,20 @@
 #include "openai/spliced_json.h"
 
 namespace moesaic::openai {
+
+// Counts the characters of a text that comes in parts, as it is given out: U+FFFD stands for bytes that are
+// no character.
+class CharacterCount {
+ public:
+  void add(std::string_view bytes);
+  // The next bytes complete no character.
+  void end() { whole_ = begun(), open_.clear(); }
+  size_t begun() const { return whole_ + (open_.empty() ? 0 : 1); }
+
+ private:
+  size_t whole_ = 0;
+  std::string open_;  // the bytes of a character that is not complete
+};
 
 class CompletionAnswer : public Answer {
  public:
@@ -42,7 +57,7 @@ class CompletionAnswer : public Answer {
     std::string text;  // a stream's: only what its next chunk brings
     Logprobs logprobs;
     WaitingTokens waiting;        // with logprobs
-    size_t offset = 0;            // characters, of the next token's text
+    CharacterCount characters;    // with logprobs, of the tokens that have them
     std::vector<int32_t> tokens;  // with token_ids; of a stream: what its next chunk brings
     bool begun = false;           // a chunk has been sent
     Outcome outcome;

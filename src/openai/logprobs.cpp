@@ -1,6 +1,7 @@
 #include "openai/logprobs.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "text/utf8.h"
@@ -15,6 +16,22 @@ Json entry(const Model& model, int32_t token, double logprob) {
   Json numbers = Json::array();
   for (const char byte : bytes) numbers.push_back(static_cast<unsigned char>(byte));
   return {{"token", utf8_lossy(bytes)}, {"logprob", finite_logprob(logprob)}, {"bytes", std::move(numbers)}};
+}
+
+// The number of bytes that this text shows, U+FFFD in place of what is no character; nothing where it shows
+// others.
+std::optional<size_t> shown_bytes(std::string_view bytes, std::string_view text) {
+  size_t at = 0;
+  while (!text.empty()) {
+    if (at == bytes.size()) return {};
+    const Utf8Step step = utf8_step(bytes.substr(at));
+    const std::string_view shown =
+        step.kind == Utf8Kind::kValid ? bytes.substr(at, step.length) : kReplacementCharacter;
+    if (!text.starts_with(shown)) return {};
+    at += step.length;
+    text.remove_prefix(shown.size());
+  }
+  return at;
 }
 
 }  // namespace
@@ -50,11 +67,10 @@ std::vector<SampledToken> WaitingTokens::take_before(size_t end) {
   return taken;
 }
 
-// Text that has U+FFFD in place of bytes is not found: it shows all tokens but one that ends it.
+// Text of a header that was none has other words before it: it shows all tokens but one that ends it.
 std::vector<SampledToken> WaitingTokens::shown_by(std::string_view text) {
   const bool stop = !tokens_.empty() && tokens_.back().token.is_stop;
-  const size_t at = text_.find(text);
-  const size_t end = at != std::string::npos ? at + text.size() : stop ? tokens_.back().begin : text_.size();
+  const size_t end = shown_bytes(text_, text).value_or(stop ? tokens_.back().begin : text_.size());
   std::vector<SampledToken> shown = take_before(end);
   text_.erase(0, end);
   for (Waiting& waiting : tokens_) waiting.begin -= end;

@@ -94,6 +94,36 @@ TEST(Logprobs, OfTheTextsTokensAlone) {
   }
 }
 
+AnswerEvent said(int32_t token, const std::string& text, const char* channel = "final") {
+  AnswerEvent e{.token = SampledToken{.token = token}};
+  if (!text.empty()) e.pieces = {{.channel = channel, .recipient = {}, .text = text}};
+  return e;
+}
+
+constexpr const char* kLossy = "\xEF\xBF\xBD";
+
+// The first byte of a character whose others do not come.
+int32_t broken() { return service().model.tokenize("\xF0\x9F\x98\x80").value().at(0); }
+
+TEST(Logprobs, OfTextWithBytesThatAreNoCharacter) {
+  const PreparedRequest requests[] = {prepared_of(chat(R"("logprobs": true)")),
+                                      prepared_of(completion(R"("logprobs": 0)"))};
+  for (const PreparedRequest& made : requests) {
+    // stop: "cb"
+    for (const AnswerEvent& e : {said(broken(), ""), said(id_of("c"), kLossy), ended(said("b"))})
+      made.answer->add(e, nullptr);
+    EXPECT_EQ(listed(Json::parse(made.answer->whole())), std::vector<std::string>{kLossy});
+  }
+}
+
+TEST(Logprobs, OfNoHiddenReasoning) {
+  const PreparedRequest made =
+      prepared_of(response(R"("include": ["message.output_text.logprobs"], "include_reasoning": false)"));
+  for (const AnswerEvent& e : {said(id_of("a"), "a", "analysis"), ended(said("b", "b"))})
+    made.answer->add(e, nullptr);
+  EXPECT_EQ(listed(Json::parse(made.answer->whole())), std::vector<std::string>{"b"});
+}
+
 TEST(Logprobs, OfNoSpecialTokenInAChat) {
   const PreparedRequest made = prepared_of(chat(R"("logprobs": true)"));
   for (const AnswerEvent& e : {said("<|startoftext|>"), ended(said("a", "a"))}) made.answer->add(e, nullptr);
@@ -128,6 +158,17 @@ TEST(CompletionLogprobs, OffsetsAreThoseOfTheText) {
   AnswerEvent prompt;
   for (const char* name : {"<|end|>", "a"}) prompt.prompt.push_back({.token = id_of(name)});
   EXPECT_EQ(logprobs_of(R"("echo": true)", {prompt, ended(said("b", "b"))})["text_offset"], Json({0, 7, 8}));
+}
+
+TEST(CompletionLogprobs, OffsetsCountReplacedBytes) {
+  const int32_t stray = service().model.tokenize("\xF0\x9F\x98\x80").value().at(3);
+  const auto events = {said(stray, kLossy), said(stray, kLossy), ended(said("a", "a"))};
+  EXPECT_EQ(logprobs_of(R"("stream": false)", events)["text_offset"], Json({0, 1, 2}));
+  AnswerEvent prompt;  // it ends inside a character, which its answer does not complete
+  for (const int32_t token : {stray, id_of("a"), broken()}) prompt.prompt.push_back({.token = token});
+  EXPECT_EQ(
+      logprobs_of(R"("echo": true)", {prompt, said(stray, kLossy), ended(said("a", "a"))})["text_offset"],
+      Json({0, 1, 2, 3, 4}));
 }
 
 TEST(CompletionLogprobs, OfTokensWithTheSameTextTheLikeliestIsListed) {

@@ -384,6 +384,52 @@ TEST(CompletionAnswer, APromptCountsOnceForAllItsChoices) {
   EXPECT_EQ(usage.cache_write_tokens, 10);
 }
 
+TEST(ChatAnswer, APromptCountsOnceForAllItsChoices) {
+  ChatAnswer answer(service(), {.choices = 2});
+  for (const int i : {0, 1}) {  // the second one finds what the first one left
+    const Outcome outcome{.finish = FinishReason::kStop,
+                          .prompt_tokens = 78,
+                          .generated_tokens = 3,
+                          .cached_tokens = 64 * i,
+                          .cache_write_tokens = 64 * (1 - i)};
+    answer.add({.choice = i, .end = outcome}, nullptr);
+  }
+  const Usage usage = answer.usage();
+  EXPECT_EQ(usage.prompt_tokens, 78);
+  EXPECT_EQ(usage.generated_tokens, 6);
+  EXPECT_EQ(usage.cached_tokens, 0);
+  EXPECT_EQ(usage.cache_write_tokens, 64);
+}
+
+TEST(Answers, CountReasoningInTokens) {
+  const auto said = [](int32_t token, const char* channel = "", const char* shown = "") {
+    AnswerEvent e{.token = SampledToken{.token = token}};
+    if (*shown != 0) e.pieces = {text(channel, shown)};
+    return e;
+  };
+  const auto special = [&](const char* name) {
+    return said(service().model.tokenize(name, true).value().at(0));
+  };
+  const std::vector<AnswerEvent> thought = {special("<|channel|>"),         said(11),  // a header
+                                            special("<|message|>"),         said(12),
+                                            said(13, "analysis", "\u00e9"), said(14)};
+  std::vector<AnswerEvent> answered = thought;
+  for (const AnswerEvent& e :
+       {said(15, "analysis", "\u00e9"), special("<|end|>"), special("<|start|>"), said(16),
+        special("<|message|>"), said(17), said(18, "final", "\u00e9"), said(19)})
+    answered.push_back(e);
+  const std::string chat = R"({"messages": [{"role": "user", "content": "hi"}]})";
+  for (const bool complete : {false, true}) {
+    const PreparedRequest requests[] = {prepared_of(prepare_chat(chat, service())),
+                                        prepared_of(prepare_response(R"({"input": "hi"})", service()))};
+    for (const PreparedRequest& made : requests) {
+      for (const AnswerEvent& e : complete ? answered : thought) made.answer->add(e, nullptr);
+      made.answer->add({.end = outcome(FinishReason::kLength)}, nullptr);
+      EXPECT_EQ(made.answer->usage().reasoning_tokens, complete ? 4 : 3);
+    }
+  }
+}
+
 TEST(ResponsesRequest, ItemsBecomeThePromptOfChat) {
   const PreparedRequest responses = prepared_of(prepare_response(
       R"({"instructions": "Be brief.", "input": [

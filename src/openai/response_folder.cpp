@@ -148,7 +148,8 @@ void ResponseFolder::remove(const std::string& id) {
 // The caller has locked.
 void ResponseFolder::lost(const char* why) {
   if (!std::exchange(lost_one_, true))
-    notice(fmt::format("{}: {}; responses are kept in memory alone until it is mended", folder_.path(), why));
+    notice(fmt::format("{}: {}; responses that are made until it is mended are lost at the end",
+                       folder_.path(), why));
 }
 
 void ResponseFolder::work() {

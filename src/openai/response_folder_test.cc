@@ -84,6 +84,13 @@ TEST_F(ResponseFolderTest, TheBoundsHoldOnTheDiskToo) {
   EXPECT_TRUE(fs::exists(file("resp_9")));
 }
 
+TEST_F(ResponseFolderTest, WhatIsTooLargeAfterARestartLeavesTheDisk) {
+  start()->keep("resp_1", stored("me", std::string(2000, 'x')));
+  EXPECT_TRUE(fs::exists(file("resp_1")));
+  EXPECT_EQ(start(10, 16'000)->size(), 0u);
+  EXPECT_FALSE(fs::exists(file("resp_1")));
+}
+
 TEST_F(ResponseFolderTest, DoesNotTellWhoMadeThem) {
   start()->keep("resp_1", stored("Bearer sk-secret"));
   std::ifstream in(file("resp_1"), std::ios::binary);

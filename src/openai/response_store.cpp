@@ -12,7 +12,7 @@ Status ResponseStore::keep_in(std::unique_ptr<ResponseFolder> folder) {
   folder_ = std::move(folder);
   key_ = folder_->key();
   return folder_->read_all(most_bytes_, [&](const std::string& id, StoredResponse stored) {
-    insert(id, std::make_shared<const StoredResponse>(std::move(stored)));
+    if (!insert(id, std::make_shared<const StoredResponse>(std::move(stored)))) folder_->remove(id);
   });
 }
 

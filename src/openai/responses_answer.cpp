@@ -122,12 +122,9 @@ void ResponsesAnswer::close(const char* status, std::string* sse) {
   emit("response.output_item.done", {{"output_index", items_.size() - 1}, {"item", item_json(item)}}, *sse);
 }
 
-Json ResponsesAnswer::take_logprobs(const TextPiece& piece) {
+Json ResponsesAnswer::add_logprobs(const std::vector<SampledToken>& shown) {
   Json added = Json::array();
-  const bool shows = kind_of(piece) == Kind::kMessage;
-  for (const SampledToken& token : waiting_.shown_by(piece.text)) {
-    if (shows) added.push_back(spliced(dump(chat_logprob(model_, token))));
-  }
+  for (const SampledToken& token : shown) added.push_back(spliced(dump(chat_logprob(model_, token))));
   for (const Json& one : added) items_.back().logprobs.push_back(one);
   return added;
 }
@@ -139,6 +136,7 @@ bool ResponsesAnswer::continues(const TextPiece& piece) const {
 
 void ResponsesAnswer::take(const TextPiece& piece, std::string* sse) {
   const Kind kind = kind_of(piece);
+  const std::vector<SampledToken> shown = waiting_.shown_by(piece.text);  // also where nobody sees it
   if (kind == Kind::kReasoning && !options_.reasoning) return close("completed", sse);
   if (!continues(piece)) {
     close("completed", sse);
@@ -149,7 +147,7 @@ void ResponsesAnswer::take(const TextPiece& piece, std::string* sse) {
   const std::string text = kind == Kind::kCall ? arguments_text(piece.text) : item.messages.add(piece);
   if (text.empty()) return;
   item.text += text;
-  Json logprobs = take_logprobs(piece);
+  Json logprobs = kind == Kind::kMessage ? add_logprobs(shown) : Json();
   constexpr const char* kDeltas[] = {"response.reasoning_text.delta", "response.output_text.delta",
                                      "response.function_call_arguments.delta"};
   const auto emit_delta = [&](const std::string& part) {
@@ -166,7 +164,7 @@ void ResponsesAnswer::add(const AnswerEvent& event, std::string* sse) {
   if (sse != nullptr && !begun_) begin(*sse);
   if (options_.logprobs) waiting_.add(model_, special_, event);
   for (const TextPiece& piece : event.pieces) take(piece, sse);
-  if (!event.pieces.empty() && kind_of(event.pieces.back()) == Kind::kReasoning) ++reasoning_tokens_;
+  reasoning_tokens_.add(event, special_, options_.functions);
   if (event.token && special_.ends_message(event.token->token)) said_all_ = true;
   if (!event.end) return;
   close(event.end->finish == FinishReason::kLength && !said_all_ ? "incomplete" : "completed", sse);
@@ -231,7 +229,7 @@ Json ResponsesAnswer::response(const char* status) const {
   return json;
 }
 
-Usage ResponsesAnswer::usage() const { return usage_of(outcome_, reasoning_tokens_); }
+Usage ResponsesAnswer::usage() const { return usage_of(outcome_, reasoning_tokens_.count()); }
 
 Json ResponsesAnswer::usage_json() const {
   const Usage u = usage();

@@ -9,6 +9,7 @@
 #include "openai/answer.h"
 #include "openai/fields.h"
 #include "openai/logprobs.h"
+#include "openai/reasoning_tokens.h"
 #include "openai/special_tokens.h"
 #include "openai/spliced_json.h"
 #include "openai/tool_choice.h"
@@ -60,8 +61,8 @@ class ResponsesAnswer : public Answer {
   // An event about the open item; data joins item_id and output_index.
   void emit_item(const char* type, const Json& data, std::string* sse);
   void emit(const char* type, const Json& data, std::string& sse);
-  // The log-probabilities of a piece's tokens, for its item and its event.
-  Json take_logprobs(const TextPiece& piece);
+  // The log-probabilities of a message's tokens, for its item and its event.
+  Json add_logprobs(const std::vector<SampledToken>& shown);
   Json item_json(const Item& item) const;
   static Json call_json(const Item& item);
   static Json part_json(const Item& item);
@@ -81,7 +82,7 @@ class ResponsesAnswer : public Answer {
   bool open_ = false;      // the last item may still grow
   bool said_all_ = false;  // its last message is complete
   bool begun_ = false, ended_ = false;
-  int reasoning_tokens_ = 0;
+  ReasoningTokens reasoning_tokens_;
   int sequence_ = 0;
   Outcome outcome_;
 };

@@ -27,6 +27,7 @@ class SpecialTokens {
     }
   }
 
+  bool has(int32_t token) const { return std::find(ids_.begin(), ids_.end(), token) != ids_.end(); }
   bool begins_text(int32_t token) const { return token == ids_[0]; }
   // Behind this token the message that was open is complete.
   bool ends_message(int32_t token) const {

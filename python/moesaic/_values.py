@@ -11,7 +11,8 @@ from .errors import InvalidRequest
 
 def _is_series(value: Any) -> bool:
     """A list or the like; text, bytes and mappings are none, nor an array of no dimension, which cannot be iterated over."""
-    return (isinstance(value, Iterable) and not isinstance(value, (str, bytes, bytearray, memoryview, Mapping))
+    is_bytes = isinstance(value, (bytes, bytearray)) or (isinstance(value, memoryview) and value.itemsize == 1)
+    return (isinstance(value, Iterable) and not is_bytes and not isinstance(value, (str, Mapping))
             and getattr(value, "shape", None) != ())
 
 

@@ -88,7 +88,7 @@ class SamplingParams:
             body["logit_bias"] = {str(token): bias for token, bias in _mapping("logit_bias", self.logit_bias).items()}
         if self.structured_outputs is not None:
             body["structured_outputs"] = _form(self.structured_outputs)
-        if isinstance(self.top_p, numbers.Number) and not self.top_p:  # which the server takes
+        if isinstance(self.top_p, numbers.Number) and not self.top_p:  # the server takes 0 as the likeliest token
             raise InvalidRequest("top_p: must be above 0 and at most 1; temperature 0 takes the likeliest token")
         if not isinstance(self.output_kind, RequestOutputKind):
             raise InvalidRequest("output_kind: must be a RequestOutputKind")

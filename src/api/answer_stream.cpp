@@ -15,9 +15,11 @@ AnswerStream::AnswerStream(const Tokenizer& tokenizer, bool chat, std::vector<st
       decoder_(tokenizer),
       stop_(std::move(stop_strings), rules.include_stop) {}
 
+// The first text that counts may begin with what waited for its tokens and does not.
 std::string AnswerStream::filtered(const std::string& text) {
   if (pushed_ <= rules_.min_tokens) return text;
-  if (rules_.min_tokens == 0 || text.size() <= counted_) return stop_.push(text);
+  if (std::exchange(text_counts_, text_counts_ || !text.empty()) || text.size() <= counted_)
+    return stop_.push(text);
   const size_t waited = utf8_valid_prefix(std::string_view(text).substr(0, text.size() - counted_));
   return text.substr(0, waited) + stop_.push(std::string_view(text).substr(waited));
 }

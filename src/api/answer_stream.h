@@ -67,9 +67,10 @@ class AnswerStream {
   const Tokenizer* tokenizer_;
   bool chat_;
   StopRules rules_;
-  int pushed_ = 0;      // tokens
-  size_t counted_ = 0;  // bytes of the tokens among which stop strings count
-  bool begins_ = true;  // the next piece is its message's first
+  int pushed_ = 0;                             // tokens
+  size_t counted_ = 0;                         // bytes of the tokens among which stop strings count
+  bool text_counts_ = rules_.min_tokens == 0;  // stop strings count in all text from here on
+  bool begins_ = true;                         // the next piece is its message's first
   bool over_ = false;
   std::string answer_channel_;  // the channel of the text that the filter holds
   std::string held_;            // text of the call that is not complete

@@ -59,8 +59,8 @@ class Finder {
   // The frequencies of RoPE that some programs keep are computed.
   void refuse_untaken(std::initializer_list<std::string_view> beginnings) {
     for (const auto& [name, t] : map_.tensors) {
-      const bool known =
-          std::ranges::none_of(beginnings, [&](std::string_view b) { return name.starts_with(b); });
+      const auto begins = [&key = name](std::string_view beginning) { return key.starts_with(beginning); };
+      const bool known = std::ranges::none_of(beginnings, begins);
       if (known || taken_.contains(name) || name.ends_with("rotary_emb.inv_freq")) continue;
       const bool scale = name.ends_with("scale");
       set(error(

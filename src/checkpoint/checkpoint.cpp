@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "base/error.h"
 #include "checkpoint/assemble.h"
@@ -30,19 +31,13 @@ Status check_modelopt(const fs::path& folder) {
                path, algorithm.substr(0, 40));
 }
 
-// The tensors of all files but those that the index has in another file: transformers does not see them.
+// All tensors of the files, as transformers reads them, wherever the index has them.
 Result<std::shared_ptr<TensorMap>> read_tensors(const fs::path& folder) {
-  ASSIGN_OR_RETURN(const WeightFiles files, weight_files(folder));
+  ASSIGN_OR_RETURN(const std::set<std::string> names, weight_files(folder));
   auto tensors = std::make_shared<TensorMap>();
-  for (const std::string& name : files.names) {
-    ASSIGN_OR_RETURN(auto mapped, MappedFile::open((folder / name).string()));
-    TensorMap part;
-    RETURN_IF_ERROR(read_safetensors(std::move(mapped), part));
-    std::erase_if(part.tensors, [&](const auto& tensor) {
-      const auto it = files.file_of.find(tensor.first);
-      return it != files.file_of.end() && it->second != name;
-    });
-    RETURN_IF_ERROR(tensors->append(std::move(part)));
+  for (const std::string& name : names) {
+    ASSIGN_OR_RETURN(auto file, MappedFile::open((folder / name).string()));
+    RETURN_IF_ERROR(read_safetensors(std::move(file), *tensors));
   }
   return tensors;
 }

@@ -38,9 +38,10 @@ Status read_layer_types(const Json& json, ModelConfig& c, const std::string& nam
 // Folders that other programs have quantised again.
 Status check_quantization(const Json& json, const std::string& name) {
   const bool mlx = !asks_for_nothing(member(json, "quantization"));  // and in quantization_config, too
-  const Json& given = mlx ? member(json, "quantization") : member(json, "quantization_config");
+  const char* const key = mlx ? "quantization" : "quantization_config";
+  const Json& given = member(json, key);
   if (given.is_null()) return {};
-  if (!given.is_object()) return invalid("{}: 'quantization_config' is not an object", name);
+  if (!given.is_object()) return invalid("{}: '{}' is not an object", name, key);
   const std::string method = text_or(given, "quant_method", mlx || given.contains("bits") ? "MLX" : "mxfp4");
   const bool own = std::ranges::any_of(
       formats(), [&](const FormatInfo& f) { return f.only_ours() && method == own_quant_method(f); });

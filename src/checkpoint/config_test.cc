@@ -104,6 +104,8 @@ TEST(ConfigKeys, WeightsOfMlx) {
   for (const char* key : {"quantization", "quantization_config"})
     EXPECT_NE(message(with(key, mlx)).find("quantised by 'MLX' are not supported"), std::string::npos)
         << message(with(key, mlx));
+  EXPECT_NE(message(with("quantization", "mxfp4")).find("'quantization' is not an object"),
+            std::string::npos);
 }
 
 // transformers 4.57 to 5.24: GptOssConfig's own YaRN stands where a file says nothing.

@@ -7,10 +7,10 @@
 
 #include <string>
 
-#include "base/error.h"
 #include "checkpoint/json.h"
 #include "checkpoint/tensor_map.h"
 #include "core/eagle3.h"
+#include "moesaic/status.h"
 
 namespace moesaic {
 
@@ -30,10 +30,7 @@ struct Eagle3Norms {
   bool none = false;                         // the flags are there and say no
 };
 // The error for a head that reads hidden states of another size.
-inline Status other_target(const std::string& name, int hidden, const ModelConfig& target) {
-  return invalid("{}: it reads hidden states of {}, the model's have {}; the head belongs to another model",
-                 name, hidden, target.hidden);
-}
+Status other_target(const std::string& name, int hidden, const ModelConfig& target);
 Result<Eagle3Config> eagle3_config(const Json& json, const std::string& name, const ModelConfig& target,
                                    Eagle3Norms& norms);
 Result<Eagle3Weights> eagle3_weights(std::shared_ptr<const TensorMap> tensors, const Eagle3Config& config,

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/error.h"
 #include "checkpoint/config_keys.h"
 #include "checkpoint/eagle3.h"
 #include "checkpoint/json_fields.h"
@@ -46,10 +47,10 @@ Status check_kind(const Json& json, const std::string& name) {
 
 Status check_layer(const Json& layer, const std::string& name) {
   JsonFields f(layer, name);
-  if (const int layers = f.integer("num_hidden_layers", 1); layers != 1)
-    return refuse(name, fmt::format("a head of {} layers is not supported", layers));
-  RETURN_IF_ERROR(check_eagle3_keys(layer, name));
-  return f.status();
+  const int layers = f.integer("num_hidden_layers", 1);
+  RETURN_IF_ERROR(f.status());
+  if (layers != 1) return refuse(name, fmt::format("a head of {} layers is not supported", layers));
+  return check_eagle3_keys(layer, name);
 }
 
 Status read_taps(const Json& json, const ModelConfig& target, Eagle3Config& c, const std::string& name) {
@@ -76,7 +77,19 @@ int window_of(const Json& layer, JsonFields& f) {
   return sliding ? f.integer("sliding_window") : 0;
 }
 
+// Other norm_* keys, such as norm_topk_prob, are those of the target or of its experts.
+bool is_flag(std::string_view key) {
+  constexpr std::string_view kPrefixes[] = {"norm_before_", "norm_after_", "norm_output", "use_"};
+  return key == "fc_norm" || key == "eagle_aux_hidden_state_layer_ids" || key == "parallel_draft_step" ||
+         std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return key.starts_with(prefix); });
+}
+
 }  // namespace
+
+Status other_target(const std::string& name, int hidden, const ModelConfig& target) {
+  return invalid("{}: it reads hidden states of {}, the model's have {}; the head belongs to another model",
+                 name, hidden, target.hidden);
+}
 
 Result<Eagle3Config> eagle3_config(const Json& json, const std::string& name, const ModelConfig& target,
                                    Eagle3Norms& norms) {
@@ -87,9 +100,7 @@ Result<Eagle3Config> eagle3_config(const Json& json, const std::string& name, co
   // Flags of the flat form stand in eagle_config or beside it.
   Json flags = object_or_empty(json, "eagle_config");
   for (const auto& [key, value] : json.items()) {
-    const bool flag = key.starts_with("norm_") || key.starts_with("use_") || key == "fc_norm" ||
-                      key == "eagle_aux_hidden_state_layer_ids" || key == "parallel_draft_step";
-    if (flag) flags[key] = value;
+    if (is_flag(key)) flags[key] = value;
   }
   RETURN_IF_ERROR(check_eagle3_flags(flags, name));
   RETURN_IF_ERROR(check_layer(layer, name));
@@ -101,16 +112,16 @@ Result<Eagle3Config> eagle3_config(const Json& json, const std::string& name, co
   c.heads = f.integer("num_attention_heads"), c.kv_heads = f.integer("num_key_value_heads", c.heads);
   c.head_dim = f.integer("head_dim", c.heads > 0 ? c.hidden / c.heads : 0);
   c.vocab = f.integer("vocab_size");
-  const auto draft = json.find("draft_vocab_size");
-  c.draft_vocab = draft == json.end() || draft->is_null() ? c.vocab : top.integer("draft_vocab_size");
+  c.draft_vocab = top.integer("draft_vocab_size", c.vocab);
   c.window = window_of(layer, f);
   c.rms_eps = f.number("rms_norm_eps", 1e-6);
   c.norm_before_residual = g.boolean("norm_before_residual", speculators);
   c.norm_output = g.boolean("norm_output", false);
   norms.before_fc = g.boolean("norm_before_fc", false), norms.each_tap = g.boolean("fc_norm", false);
   norms.none = flags.contains("norm_before_fc") && !norms.before_fc && !norms.each_tap;
-  if (const int hidden = top.integer("target_hidden_size", target.hidden); hidden != target.hidden)
-    return other_target(name, hidden, target);
+  const int read = top.integer("target_hidden_size", target.hidden);
+  RETURN_IF_ERROR(top.status());
+  if (read != target.hidden) return other_target(name, read, target);
   c.rope = {.theta = 10000.0, .factor = 1.0};
   RETURN_IF_ERROR(read_rope(layer, c.rope, name));
   RETURN_IF_ERROR(read_taps(flags, target, c, name));

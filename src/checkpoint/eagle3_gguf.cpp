@@ -11,11 +11,14 @@ namespace {
 
 constexpr const char* kPrefix = "eagle3.";
 
-// Behind the prefix: what is read, and what changes nothing.
+// Behind the prefix: what is read, and what changes nothing. llama.cpp copies the target's numbers of
+// experts, of which a head has none.
 constexpr const char* kHeadKeys[] = {"block_count",
                                      "context_length",
                                      "embedding_length",
                                      "feed_forward_length",
+                                     "expert_count",
+                                     "expert_used_count",
                                      "attention.head_count",
                                      "attention.head_count_kv",
                                      "attention.key_length",

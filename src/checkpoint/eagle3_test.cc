@@ -157,6 +157,7 @@ class Eagle3GgufFile : public Eagle3File {
         h.u32("eagle3.feed_forward_length", 32);
     h.u32("eagle3.attention.head_count", 2), h.u32("eagle3.attention.head_count_kv", 1);
     h.u32("eagle3.attention.key_length", 16), h.u32("eagle3.vocab_size", 64);
+    h.u32("eagle3.expert_count", 32), h.u32("eagle3.expert_used_count", 4);
     h.u32("eagle3.target_hidden_size", 32), h.integers(taps_key_, {2, 4, 6});
     if (!key_.empty()) h.boolean(key_, true);
     h.f32("eagle3.attention.layer_norm_rms_epsilon", 1e-5), h.f32("eagle3.rope.freq_base", 20000.0);
@@ -290,6 +291,10 @@ TEST_F(Eagle3File, SpeculatorsFormIsRead) {
                    {"speculators_model_type", "eagle3"},
                    {"transformer_layer_config", layer},
                    {"draft_vocab_size", nullptr},
+                   {"target_hidden_size", nullptr},
+                   {"norm_topk_prob", true},
+                   {"norm_eps", 1e-5},
+                   {"norm_type", "rms"},
                    {"norm_before_residual", true},
                    {"norm_output", true},
                    {"fc_norm", true},
@@ -357,7 +362,7 @@ TEST_F(Eagle3File, EveryWrongConfigIsNamed) {
       {"draft_vocab_size", 65, "draft_vocab_size is 65"},
       {"rope_scaling", {{"rope_type", "llama3"}}, "'llama3' is not supported; 'yarn' and"},
       {"target_hidden_size", 33, "reads hidden states of 33, the model's have 32"},
-      {"norm_of_tomorrow", true, "'norm_of_tomorrow' is true"},
+      {"norm_before_tomorrow", true, "'norm_before_tomorrow' is true"},
       {"eagle_config", {{"norm_of_tomorrow", true}}, "'norm_of_tomorrow' is true"},
       {"eagle_config", {{"use_last_layernorm", false}}, "'use_last_layernorm' is false"},
       {"rope_theta", 0, "rope_theta"},
@@ -368,6 +373,8 @@ TEST_F(Eagle3File, EveryWrongConfigIsNamed) {
       {"eagle_config", {{"eagle_aux_hidden_state_layer_ids", {2, "x", 9}}}, "no layer"},
       {"eagle_config", {{"norm_before_fc", true}}, "'input_norm' is missing"},
       {"eagle_config", {{"fc_norm", true}}, "'fc_norm.0' is missing"},
+      {"num_hidden_layers", "1", "'num_hidden_layers' is not"},
+      {"target_hidden_size", "32", "'target_hidden_size' is not"},
   };
   for (const auto& [key, value, what] : cases) {
     Files f = files_;
@@ -424,6 +431,13 @@ TEST_F(Eagle3File, AsAModelItIsNamed) {
   ASSERT_TRUE(open(files_).ok());
   EXPECT_NE(open_checkpoint(folder_.string()).status().message().find("an EAGLE3 draft head"),
             std::string::npos);
+}
+
+TEST_F(Eagle3GgufFile, AsAModelItIsNamed) {
+  write("head.gguf");
+  for (const fs::path& name : {folder_, folder_ / "head.gguf"})
+    EXPECT_NE(open_checkpoint(name.string()).status().message().find("an EAGLE3 draft head"),
+              std::string::npos);
 }
 
 TEST_F(Eagle3File, FoldersThatHoldNoHead) {

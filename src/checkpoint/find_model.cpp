@@ -103,17 +103,22 @@ Result<std::string> in_repository(const fs::path& folder, const RepositoryName& 
                  name.full_name() + "/" + name.file, pull_command(name.full_name() + "/" + name.file));
   }
   std::vector<std::string> ggufs;
-  bool whole = false;
-  std::string head, other;
+  bool whole = false, other = false;
+  std::string head;
   for (const FoundModel& model : models_below(folder.string())) {
     whole = whole || model.kind != "GGUF";
-    (is_head(model.name) ? head : other) = model.name;
+    if (is_head(model.name))
+      head = model.name;
+    else
+      other = true;
     if (model.kind == "GGUF" && (model.gpt_oss || !name.tag.empty())) ggufs.push_back(model.name);
   }
   ggufs = without_heads(std::move(ggufs));
-  if (name.tag.empty() && !head.empty() && other.empty())
-    return error(StatusCode::kNotFound, "{}: only a draft head of it is here ({}); get the model: {}",
-                 name.full_name(), head, pull_command(name.full_name()));
+  if (!head.empty() && !other) {
+    const std::string wanted = name.full_name() + (name.tag.empty() ? "" : ":" + name.tag);
+    return error(StatusCode::kNotFound, "{}: only a draft head of it is here ({}); get the model: {}", wanted,
+                 head, pull_command(wanted));
+  }
   if (name.tag.empty() && (whole || ggufs.empty())) return in_folder(folder);
   const std::vector<std::string> meant = name.tag.empty() ? ggufs : with_gguf_tag(ggufs, name.tag);
   if (meant.size() == 1) return (folder / meant.front()).string();

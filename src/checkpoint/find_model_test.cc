@@ -176,7 +176,10 @@ TEST_F(FindModel, ADraftHeadIsFoundByItsFileAlone) {
                     head = "eagle3-gpt-oss-20b-Q8_0.gguf";
   put("hub/models--o--gpt-oss-GGUF/refs/main", "1"), put(snapshot + head);
   expect_error("o/gpt-oss-GGUF", {"only a draft head of it is here", "moesaic pull o/gpt-oss-GGUF"});
+  expect_error("o/gpt-oss-GGUF:Q8_0",
+               {"only a draft head of it is here", "moesaic pull o/gpt-oss-GGUF:Q8_0"});
   EXPECT_EQ(find_model("o/gpt-oss-GGUF", {.hub = hub()}).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(models_here({.hub = hub()}).at(0).name, "o/gpt-oss-GGUF/" + head);
   EXPECT_EQ(find_adapter("o/gpt-oss-GGUF", {.hub = hub()}).value(), path(snapshot + head));
   put(snapshot + "gpt-oss-20b-MXFP4.gguf");
   for (const char* name : {"o/gpt-oss-GGUF", "o/gpt-oss-GGUF:MXFP4"})
@@ -189,6 +192,18 @@ TEST_F(FindModel, ADraftHeadIsFoundByItsFileAlone) {
     if (model.place == "Hugging Face") names.push_back(model.name);
   }
   EXPECT_EQ(names, (std::vector<std::string>{"o/gpt-oss-GGUF/" + head, "o/gpt-oss-GGUF:MXFP4"}));
+}
+
+TEST_F(FindModel, ADraftHeadBesideAFolder) {
+  for (const std::string& place :
+       {std::string("hub/models--o--gpt-oss/snapshots/1/"), std::string("lm/models/o/gpt-oss/")}) {
+    for (const char* name : {"config.json", "model.safetensors", "eagle3-gpt-oss-20b.gguf"})
+      put(place + name);
+    const auto found = find_model(
+        "o/gpt-oss", place[0] == 'h' ? ModelPlaces{.hub = hub()} : ModelPlaces{.lm_studio = {path("lm")}});
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(found.value() + "/", path(place));
+  }
 }
 
 TEST_F(FindModel, ACacheOfOtherModels) {

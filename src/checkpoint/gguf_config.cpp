@@ -111,8 +111,7 @@ Status check_metadata(const GgufFile& file, const std::string& prefix, std::span
   return {};
 }
 
-// llama.cpp takes a factor without a type
-// for linear scaling.
+// llama.cpp takes a factor without a type for linear scaling.
 void read_gguf_scaling(GgufFields& f, const std::string& p, bool ollama, const std::string& name, int context,
                        RopeConfig& rope) {
   const std::string type = f.text(p + "rope.scaling.type");
@@ -137,6 +136,8 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file, const std::string& na
   GgufFields f(file, name);
   const std::string architecture = f.text("general.architecture");
   const bool ollama = file.written_by_ollama();
+  if (architecture == "eagle3")
+    return error(StatusCode::kUnsupported, "{}: an EAGLE3 draft head, which is no model by itself", name);
   if (architecture != "gpt-oss" && !ollama)
     return error(StatusCode::kUnsupported, "{}: architecture is '{}', expected gpt-oss", name,
                  architecture.substr(0, 40));

@@ -58,9 +58,10 @@ std::vector<std::string> gguf_models(std::span<const std::string> names) {
 }
 
 bool is_head(const std::string& path) {
-  constexpr std::string_view kPrefixes[] = {"eagle3-", "dflash-", "mtp-", "draft-"};
+  constexpr std::string_view kPrefixes[] = {"eagle3-", "dflash-", "dspark-", "mtp-"};
   const std::string file = lower_case(base_name(path));
-  return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return file.starts_with(prefix); });
+  return file.ends_with(".gguf") &&
+         std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return file.starts_with(prefix); });
 }
 
 std::vector<std::string> without_heads(std::vector<std::string> models) {

@@ -16,7 +16,8 @@ std::vector<std::string> gguf_parts(const std::string& path);
 // beside llama.cpp's models (mmproj, imatrix) do not count.
 std::vector<std::string> gguf_models(std::span<const std::string> names);
 
-// True for a draft head, as llama.cpp names them: eagle3-*, dflash-*, mtp-* and draft-*.
+// True for the GGUF file of a draft head, as llama.cpp names them: eagle3-*, dflash-*, dspark-* and mtp-*. A
+// folder of such a name is none.
 bool is_head(const std::string& path);
 // The models that are meant where nobody names a file: not the draft heads beside them. All of them where
 // there is nothing else.

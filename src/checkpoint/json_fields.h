@@ -20,7 +20,7 @@ class JsonFields {
     const auto it = json_.find(key);
     return it != json_.end() && !it->is_null();
   }
-  int integer(const char* key, int fallback) { return json_.contains(key) ? integer(key) : fallback; }
+  int integer(const char* key, int fallback) { return has(key) ? integer(key) : fallback; }
   int integer(const char* key) {
     const auto it = json_.find(key);
     if (it == json_.end()) return fail(key, "is missing");

@@ -103,7 +103,8 @@ T value_for(const std::vector<std::pair<std::string, T>>& patterns, const std::s
 bool is_rank(const OrderedJson& value) {
   return value.is_number_integer() && value.get<int64_t>() >= 1 && value.get<int64_t>() <= kMostRank;
 }
-// "0.19.1", "0.22.1.dev0@0123456". Adapters without a version are older.
+// "0.19.1", "0.22.1.dev0@0123456". What became 0.19 called itself 0.18 with ".dev". Adapters without a
+// version are older.
 bool is_since_0_19(const OrderedJson& version) {
   const std::string text = version.is_string() ? version.get<std::string>() : "0.0";
   const size_t dot = text.find('.');
@@ -111,7 +112,7 @@ bool is_since_0_19(const OrderedJson& version) {
   const std::string_view rest =
       std::string_view(text).substr(dot == std::string::npos ? text.size() : dot + 1);
   const int minor = number_of<int>(rest.substr(0, rest.find('.'))).value_or(0);
-  return major > 0 || minor >= 19;
+  return major > 0 || minor >= 19 || (minor == 18 && text.find(".dev") != std::string::npos);
 }
 
 bool is_alpha(const OrderedJson& value) { return value.is_number() && std::isfinite(value.get<double>()); }

@@ -123,7 +123,7 @@ bool is_of(const Target& t, const std::optional<Place>& place) {
 }
 
 // peft 0.19 and later saves the factors of all experts of a layer either as those of the matrix, or as those
-// of its transpose: 0.19.0 so with transformers 5, later ones with transformers 4.
+// of its transpose: 0.19.0 saves the transpose's with transformers 5, later ones with transformers 4.
 enum class Orientation { kPlain, kTransposed };
 
 // Both parameters of the experts have one name: the sizes tell which it is.

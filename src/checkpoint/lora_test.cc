@@ -205,7 +205,7 @@ TEST_F(LoraFolder, FactorsOfTheTranspose) {
   };
   ASSERT_EQ(apply("0.21.2", true), "");
   expect(weights_.adapters[0].gate_up, true), expect(weights_.adapters[0].down, true);
-  for (const char* version : {"0.19.0", "1.0", "0.20.0.dev0@0123456"})
+  for (const char* version : {"0.19.0", "1.0", "0.20.0.dev0@0123456", "0.18.2.dev0@0123456"})
     EXPECT_NE(apply(version, false).find("fit the matrix and its transpose"), std::string::npos) << version;
   ASSERT_EQ(apply("0.18.1", false), "");
   expect(weights_.adapters[0].down, false);

@@ -96,16 +96,17 @@ void add_below(const fs::path& folder, const std::string& name, int depth, Seen&
 }
 
 // Gives each model the shortest name that means it alone: the repository, with its tag or with its file; for
-// a folder among other models its path. named: the repository means one of them, if there is only one.
+// a draft head always with its file; for a folder among other models its path. named: the repository means
+// one of them, if there is only one.
 void name_in_repository(const std::string& repository, std::vector<FoundModel>& found, bool named = true) {
   std::vector<std::string> ggufs;
   for (const FoundModel& model : found) {
     if (model.kind == "GGUF") ggufs.push_back(model.name);
   }
-  ggufs = without_heads(std::move(ggufs));
+  std::erase_if(ggufs, is_head);
   for (FoundModel& model : found) {
     const std::string tag = gguf_tag(model.name);
-    if ((named && found.size() == 1) || (model.kind != "GGUF" && model.name.empty()))
+    if ((named && found.size() == 1 && !is_head(model.name)) || (model.kind != "GGUF" && model.name.empty()))
       model.name = repository;
     else if (model.kind != "GGUF")
       model.name = model.path;

@@ -48,11 +48,12 @@ TEST(GgufModels, OnceEachAndOnlyModels) {
 }
 
 TEST(GgufModels, WithoutTheHeadsBesideThem) {
-  const Names heads = {"d/DFlash-m-F16.gguf", "draft-m.gguf", "eagle3-m-Q8_0.gguf", "mtp-m.gguf"};
+  const Names heads = {"d/DFlash-m-F16.gguf", "dspark-m.gguf", "eagle3-m-Q8_0.gguf", "mtp-m.gguf"};
   EXPECT_EQ(without_heads(heads), heads);
   Names all = heads;
-  all.push_back("m-eagle3-Q8_0.gguf");
-  EXPECT_EQ(without_heads(all), Names{"m-eagle3-Q8_0.gguf"});
+  const Names models = {"m-eagle3-Q8_0.gguf", "draft-m.gguf", "mtp-model"};
+  all.insert(all.end(), models.begin(), models.end());
+  EXPECT_EQ(without_heads(all), models);
 }
 
 TEST(RepositoryNames, Parse) {

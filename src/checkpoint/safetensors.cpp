@@ -41,6 +41,10 @@ struct Extent {
   std::string name;
 };
 
+bool is_copy(const RawTensor& a, const RawTensor& b) {
+  return a.dtype == b.dtype && a.shape == b.shape && std::ranges::equal(a.data, b.data);
+}
+
 Status read_entry(const std::string& name, const Json& entry, std::span<const std::byte> data,
                   const MappedFile& file, TensorMap& out, std::vector<Extent>& extents) {
   const std::string where = fmt::format("{}: tensor '{}'", file.path(), name.substr(0, 120));
@@ -63,8 +67,9 @@ Status read_entry(const std::string& name, const Json& entry, std::span<const st
     return invalid("{}: {} bytes do not fit its shape and dtype", where, offsets[1] - offsets[0]);
   tensor.data = data.subspan(offsets[0], offsets[1] - offsets[0]);
   extents.push_back({offsets[0], offsets[1], name});
-  if (!out.tensors.emplace(name, std::move(tensor)).second)
-    return invalid("{}: it stands in two files", where);
+  const auto [there, added] = out.tensors.emplace(name, tensor);
+  if (!added && !is_copy(there->second, tensor))
+    return invalid("{}: it stands in two files, and not the same", where);
   return {};
 }
 

@@ -39,7 +39,8 @@ struct TensorMap {
 std::optional<int64_t> element_count(std::span<const int64_t> shape);
 std::string shape_text(std::span<const int64_t> shape);  // "[2, 3]"
 
-// Adds the tensors of a .safetensors file. Checks header, names, offsets and sizes.
+// Adds the tensors of a .safetensors file. Checks header, names, offsets and sizes. A tensor that is there
+// already must be the same.
 Status read_safetensors(std::shared_ptr<const MappedFile> file, TensorMap& out);
 
 }  // namespace moesaic

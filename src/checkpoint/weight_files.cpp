@@ -14,23 +14,22 @@ namespace fs = std::filesystem;
 namespace {
 
 // The files named by an index, each of which must be a plain name in the same folder.
-Result<WeightFiles> indexed_files(const fs::path& index) {
+Result<std::set<std::string>> indexed_files(const fs::path& index) {
   ASSIGN_OR_RETURN(const Json json, read_json_file(index.string()));
   const auto it = json.is_object() ? json.find("weight_map") : json.end();
   if (!json.is_object() || it == json.end() || !it->is_object())
     return invalid("{}: it has no weight_map", index.string());
   if (it->empty()) return invalid("{}: its weight_map is empty; download it again", index.string());
-  WeightFiles files;
-  for (const auto& [tensor, name] : it->items()) {
+  std::set<std::string> names;
+  for (const Json& name : *it) {
     const std::string text = name.is_string() ? name.get<std::string>() : "";
     if (text.empty() || text.find('/') != std::string::npos)
       return invalid("{}: '{}' is not a file name", index.string(), text.substr(0, 80));
-    files.names.insert(text);
-    files.file_of[tensor] = text;
+    names.insert(text);
   }
   size_t there = 0;
   std::string missing;
-  for (const std::string& name : files.names) {
+  for (const std::string& name : names) {
     if (is_there(index.parent_path() / name))
       ++there;
     else if (missing.empty())
@@ -38,20 +37,20 @@ Result<WeightFiles> indexed_files(const fs::path& index) {
   }
   if (!missing.empty())
     return error(StatusCode::kNotFound, "{}: '{}' is missing, {} of {} files are there; download the rest",
-                 index.string(), missing, there, files.names.size());
-  return files;
+                 index.string(), missing, there, names.size());
+  return names;
 }
 
 }  // namespace
 
-Result<WeightFiles> weight_files(const fs::path& folder) {
+Result<std::set<std::string>> weight_files(const fs::path& folder) {
   const bool single = is_there(folder / "model.safetensors");
   if (is_there(folder / "model.safetensors.index.json")) {
     auto indexed = indexed_files(folder / "model.safetensors.index.json");
     // Files that are gone, beside one with all tensors: the index is left from another form of the model.
     if (indexed.status().code() != StatusCode::kNotFound || !single) return indexed;
   }
-  if (single) return WeightFiles{.names = {"model.safetensors"}};
+  if (single) return std::set<std::string>{"model.safetensors"};
   std::set<std::string> names;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
@@ -63,7 +62,7 @@ Result<WeightFiles> weight_files(const fs::path& folder) {
   if (const size_t parts = gguf_parts(stem.string() + ".gguf").size(); parts > names.size())
     return error(StatusCode::kNotFound, "{}: {} of {} .safetensors files are there; download the rest",
                  folder.string(), names.size(), parts);
-  return WeightFiles{.names = std::move(names)};
+  return names;
 }
 
 Status all_weights_there(const std::string& path) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <set>
 #include <string>
 
@@ -10,15 +9,9 @@
 
 namespace moesaic {
 
-struct WeightFiles {
-  std::set<std::string> names;
-  std::map<std::string, std::string>
-      file_of;  // by tensor, where an index says it; a copy in another file is stale
-};
-
-// The .safetensors files in a folder that make up its model. StatusCode::kNotFound if there is none, or if
-// one that the index or the names of the others tell of is missing.
-Result<WeightFiles> weight_files(const std::filesystem::path& folder);
+// Names of the .safetensors files in a folder that make up its model. StatusCode::kNotFound if there is none,
+// or if one that the index or the names of the others tell of is missing.
+Result<std::set<std::string>> weight_files(const std::filesystem::path& folder);
 
 // Ok, or kNotFound if files of what find_model() gives are missing: of such a folder, or parts of a GGUF
 // model.

@@ -148,6 +148,20 @@ TEST(Tokenizer, EveryTextComesBack) {
             "a\uFFFD\uFFFDz\uFFFD\uFFFD\uFFFD");
 }
 
+// As transformers tokenizes what a chat template has written.
+TEST(Tokenizer, NothingIsPutAroundAText) {
+  const json start = {{"SpecialToken", {{"id", "<|return|>"}}}}, text = {{"Sequence", {{"id", "A"}}}};
+  const json pair = json::array({"<|return|>", 200002});
+  for (const json& processor : {json({{"type", "TemplateProcessing"}, {"single", {start, text}}}),
+                                json({{"type", "RobertaProcessing"}, {"sep", pair}, {"cls", pair}})}) {
+    json file = small::tokenizer_json();
+    file["post_processor"] = processor;
+    const auto tokenizer = Tokenizer::from_hf_json_text(file.dump(), "tokenizer.json");
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+    EXPECT_EQ(tokenizer->encode("hello", true), small::tokenizer().encode("hello", true));
+  }
+}
+
 TEST(Tokenizer, RefusesWhatItWouldNotReproduce) {
   const auto broken = [](const char* pointer, const json& value) {
     json file = small::tokenizer_json();
@@ -158,11 +172,8 @@ TEST(Tokenizer, RefusesWhatItWouldNotReproduce) {
   EXPECT_NE(broken("/normalizer", json::object()).find("normalizer"), std::string::npos);
   EXPECT_EQ(broken("/normalizer", {{"type", "Sequence"}, {"normalizers", json::array()}}), "");
   EXPECT_NE(broken("/model/dropout", 0.1).find("model.dropout is 0.1"), std::string::npos);
-  json processor = {{"type", "TemplateProcessing"}, {"single", {{{"Sequence", {{"id", "A"}}}}}}};
-  EXPECT_EQ(broken("/post_processor", processor), "");
-  processor["single"].push_back({{"SpecialToken", {{"id", "<|return|>"}}}});
-  processor = {{"type", "Sequence"}, {"processors", {{{"type", "ByteLevel"}}, processor}}};
-  EXPECT_NE(broken("/post_processor", processor).find("adds tokens"), std::string::npos);
+  EXPECT_NE(broken("/model/dropout", "0.1").find("model.dropout is"), std::string::npos);
+  EXPECT_EQ(broken("/model/dropout", 0.0), "");
   EXPECT_NE(broken("/model/merges/0", json({"q", "zz"})).find("merge 0"), std::string::npos);
   EXPECT_NE(broken("/model/merges", 5).find("merges"), std::string::npos);
   EXPECT_NE(broken("/model/vocab/!", -1).find("'!'"), std::string::npos);

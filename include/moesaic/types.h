@@ -71,7 +71,8 @@ struct SampledToken {
 // Messages of one channel are paragraphs: who shows them together puts a blank line between. Whatever ends an
 // answer early (max_tokens, the context, cancelling) adds nothing: a header that has not ended, a call that
 // is not complete, bytes of an unfinished character and text that may be the beginning of a stop string are
-// left out, so that the parts are a beginning of those that the whole answer would have had.
+// left out, so that the parts are a beginning of those that the whole answer would have had. One thing may be
+// more: a channel's name at the beginning of a message is text, unless <|message|> follows it.
 struct TextPiece {
   std::string channel;    // chat: analysis, commentary or final; plain text: empty
   std::string recipient;  // chat: whom a tool call is for, such as functions.get_weather; else empty

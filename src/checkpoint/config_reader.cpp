@@ -108,6 +108,8 @@ Result<ModelConfig> config_from_hf(const Json& json, const std::string& name) {
   c.window = window_of(f, json, c);
   RETURN_IF_ERROR(f.status());
   RETURN_IF_ERROR(read_rope(json, c.rope, name));
+  if (c.rope.llama3)
+    return error(StatusCode::kUnsupported, "{}: RoPE type 'llama3' is supported in draft heads alone", name);
   c.bos_token = first_token(json, "bos_token_id"), c.eos_token = first_token(json, "eos_token_id"),
   c.pad_token = first_token(json, "pad_token_id");
   return c;

@@ -284,6 +284,23 @@ TEST_F(Eagle3File, FlatFormIsRead) {
   EXPECT_TRUE(validate(head->weights, head->config).ok());
 }
 
+TEST_F(Eagle3File, RopeOfLlama3IsRead) {
+  files_.config["rope_scaling"] = {{"rope_type", "llama3"},
+                                   {"factor", 8.0},
+                                   {"low_freq_factor", 1.0},
+                                   {"high_freq_factor", 4.0},
+                                   {"original_max_position_embeddings", 8192}};
+  const auto head = open(files_);
+  ASSERT_TRUE(head.ok()) << head.status().message();
+  EXPECT_EQ(head->config.rope, (RopeConfig{.theta = 20000.0,
+                                           .factor = 8.0,
+                                           .beta_fast = 4.0,
+                                           .beta_slow = 1.0,
+                                           .original_context = 8192,
+                                           .attention_factor = 1,
+                                           .llama3 = true}));
+}
+
 TEST_F(Eagle3File, SpeculatorsFormIsRead) {
   Json layer = files_.config;
   layer.erase("architectures"), layer.erase("draft_vocab_size");
@@ -360,7 +377,10 @@ TEST_F(Eagle3File, EveryWrongConfigIsNamed) {
       {"num_key_value_heads", 0, "KV heads"},
       {"head_dim", 15, "head_dim 15"},
       {"draft_vocab_size", 65, "draft_vocab_size is 65"},
-      {"rope_scaling", {{"rope_type", "llama3"}}, "'llama3' is not supported; 'yarn' and"},
+      {"rope_scaling", {{"rope_type", "longrope"}}, "'longrope' is not supported; 'yarn', 'llama3' and"},
+      {"rope_scaling",
+       {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}},
+       "'high_freq_factor' is missing"},
       {"target_hidden_size", 33, "reads hidden states of 33, the model's have 32"},
       {"norm_before_tomorrow", true, "'norm_before_tomorrow' is true"},
       {"eagle_config", {{"norm_of_tomorrow", true}}, "'norm_of_tomorrow' is true"},

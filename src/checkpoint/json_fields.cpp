@@ -21,6 +21,13 @@ constexpr const char* kYarnKeys[] = {"rope_type",
                                      "mscale",
                                      "mscale_all_dim",
                                      "original_max_position_embeddings"};
+constexpr const char* kLlama3Keys[] = {"rope_type",
+                                       "type",
+                                       "rope_theta",
+                                       "factor",
+                                       "low_freq_factor",
+                                       "high_freq_factor",
+                                       "original_max_position_embeddings"};
 
 Status unsupported(const std::string& name, const std::string& key, const Json& value) {
   return error(StatusCode::kUnsupported, "{}: '{}' is {}, which is not supported", name, key.substr(0, 60),
@@ -83,15 +90,32 @@ Result<RopeConfig> read_yarn(const Outer& o, const Json& scaling, const std::str
   return rope;
 }
 
+Result<RopeConfig> read_llama3(const Outer& o, const Json& scaling, const std::string& name) {
+  RETURN_IF_ERROR(check_known(scaling, kLlama3Keys, name));
+  JsonFields outer(o.json, name), f(scaling, name);
+  RopeConfig rope{.theta = f.number("rope_theta", o.theta), .attention_factor = 1, .llama3 = true};
+  rope.original_context = original_context(outer, f);
+  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor"})
+    if (!f.has(key)) f.fail(key, "is missing");
+  rope.factor = f.number("factor", 1);
+  rope.beta_slow = f.number("low_freq_factor", 1), rope.beta_fast = f.number("high_freq_factor", 4);
+  if (!(rope.beta_fast > rope.beta_slow)) f.fail("high_freq_factor", "is not above low_freq_factor");
+  RETURN_IF_ERROR(f.status());
+  RETURN_IF_ERROR(outer.status());
+  return rope;
+}
+
 Result<RopeConfig> read_one(const Outer& o, const Json& scaling, const std::string& name) {
   if (!scaling.is_object()) return invalid("{}: it is not an object", name);
   const std::string type = text_or(scaling, "rope_type", text_or(scaling, "type", "default"));
   if (text_or(scaling, "type", type) != type)
     return invalid("{}: 'rope_type' and 'type' are not the same", name);
   if (type == "yarn") return read_yarn(o, scaling, name);
+  if (type == "llama3") return read_llama3(o, scaling, name);
   if (type != "default")
-    return error(StatusCode::kUnsupported, "{}: RoPE type '{}' is not supported; 'yarn' and 'default' are",
-                 name, type.substr(0, 40));
+    return error(StatusCode::kUnsupported,
+                 "{}: RoPE type '{}' is not supported; 'yarn', 'llama3' and 'default' are", name,
+                 type.substr(0, 40));
   RETURN_IF_ERROR(check_known(scaling, kPlainKeys, name));
   JsonFields f(scaling, name);
   const RopeConfig rope{.theta = f.number("rope_theta", o.theta), .factor = 1.0};

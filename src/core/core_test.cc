@@ -40,6 +40,26 @@ TEST(Rope, YarnBoundsAreNotRounded) {
   EXPECT_DOUBLE_EQ(t.inverse_frequency[20], std::pow(150000.0, -40.0 / 64) / 32);
 }
 
+// The numbers are those of transformers' _compute_llama3_parameters.
+TEST(Rope, OfLlama3IsInterpolatedByTurns) {
+  const RopeTable t = make_rope_table({.theta = 500000.0,
+                                       .factor = 8.0,
+                                       .beta_fast = 4.0,
+                                       .beta_slow = 1.0,
+                                       .original_context = 8192,
+                                       .attention_factor = 1,
+                                       .llama3 = true},
+                                      128);
+  EXPECT_EQ(t.attention_factor, 1);
+  for (const auto& [i, frequency] : {std::pair(0, 1.0),
+                                     {20, 0.016560440080994446},
+                                     {30, 0.0013718935677611381},
+                                     {33, 0.00031269375038406517},
+                                     {36, 7.78465527393245e-05},
+                                     {63, 3.068925988914511e-07}})
+    EXPECT_NEAR(t.inverse_frequency[static_cast<size_t>(i)], frequency, frequency * 1e-12) << i;
+}
+
 TEST(Weights, GgufAndHuggingFaceOrderReadTheSame) {
   float x[64];
   for (int i = 0; i < 64; ++i) x[i] = static_cast<float>((i * 37) % 13 - 6) * 0.25f;

@@ -42,6 +42,22 @@ double correction_dim(const RopeConfig& rope, int head_dim, double rotations) {
          (2 * std::log(rope.theta));
 }
 
+// The share of a frequency that is not interpolated: YaRN's ramp over the dimensions.
+double kept_by_dimension(const RopeConfig& rope, int head_dim, int dimension) {
+  double low = correction_dim(rope, head_dim, rope.beta_fast),
+         high = correction_dim(rope, head_dim, rope.beta_slow);
+  if (rope.truncate) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0), high = std::min(high, static_cast<double>(head_dim - 1));
+  if (low == high) high += 0.001;
+  return 1.0 - std::clamp((dimension - low) / (high - low), 0.0, 1.0);
+}
+
+// Llama 3's ramp over the turns in the original context.
+double kept_by_turns(const RopeConfig& rope, double frequency) {
+  const double turns = rope.original_context * frequency / (2 * std::numbers::pi);
+  return std::clamp((turns - rope.beta_slow) / (rope.beta_fast - rope.beta_slow), 0.0, 1.0);
+}
+
 }  // namespace
 
 Status validate(const ModelConfig& c) {
@@ -113,14 +129,10 @@ RopeTable make_rope_table(const RopeConfig& rope, int head_dim) {
   const int half = head_dim / 2;
   RopeTable table{.inverse_frequency = std::vector<double>(static_cast<size_t>(half)),
                   .attention_factor = 1.0};
-  double low = correction_dim(rope, head_dim, rope.beta_fast),
-         high = correction_dim(rope, head_dim, rope.beta_slow);
-  if (rope.truncate) low = std::floor(low), high = std::ceil(high);
-  low = std::max(low, 0.0), high = std::min(high, static_cast<double>(head_dim - 1));
-  if (low == high) high += 0.001;
   for (int i = 0; i < half; ++i) {
     const double extrapolated = std::pow(rope.theta, -2.0 * i / head_dim);
-    const double keep = 1.0 - std::clamp((i - low) / (high - low), 0.0, 1.0);
+    const double keep =
+        rope.llama3 ? kept_by_turns(rope, extrapolated) : kept_by_dimension(rope, head_dim, i);
     const double interpolated = extrapolated / rope.factor;
     table.inverse_frequency[static_cast<size_t>(i)] =
         rope.factor > 1 ? interpolated * (1 - keep) + extrapolated * keep : extrapolated;

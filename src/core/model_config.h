@@ -21,6 +21,9 @@ struct RopeConfig {
   int original_context = 4096;  // tokens
   bool truncate = false;
   double attention_factor = 0;  // on cos and sin; 0: YaRN's own, 0.1 ln(factor) + 1
+  // Llama 3's interpolation, by turns instead of by dimension: beta_fast is its high_freq_factor, beta_slow
+  // its low_freq_factor.
+  bool llama3 = false;
 
   bool operator==(const RopeConfig&) const = default;
 };

@@ -78,6 +78,8 @@ class SchemaCases::Search {
 
   // Was it given up, for too many steps or for their work?
   bool cut() const { return left_ == 0 || out_of_work(); }
+  // Was a case left out, since it is not known what satisfies a `not` of it?
+  bool left_out() const { return left_out_; }
   bool out_of_work() const { return cases_.context_.work().done() > work_limit_; }
   // Calls found for each possible case until it returns false.
   template <typename Found>
@@ -91,6 +93,7 @@ class SchemaCases::Search {
       return {};
     }
     if (const Json* values = decided(c)) {
+      if (!first_) cases_.note_all(schemas_);
       Case all;
       all.own = {values};
       done_ = !(*values)["enum"].empty() && !found(all);
@@ -110,7 +113,7 @@ class SchemaCases::Search {
     cases_.context_.work().add(rest.seen.size() + rest.choices.size());
     // Where it is known in part only, there may be a case in the rest.
     if (first_ && (choice.ways.list == nullptr || choice.ways.note == kNotMore)) return visit(rest, found);
-    if (choice.ways.list == nullptr) return invalid("not: such a schema cannot be excluded");
+    if (choice.ways.list == nullptr) return left_out_ = true, Status();
     if (choice.ways.note != nullptr) rest.notes.insert(choice.ways.note);
     for (const Json& member : *choice.ways.list) {
       if (stopped()) return {};
@@ -125,7 +128,8 @@ class SchemaCases::Search {
  private:
   bool stopped() const { return done_ || cut(); }
   // An enum of the case's values that satisfy all schemas, or of the first one; nullptr where the case has no
-  // enum, or a value cannot be decided. This work has no limit but that of all.
+  // enum, or a value cannot be decided. Its work counts against the schema's limit only, not against the
+  // search's.
   const Json* decided(const Case& c) {
     SchemaContext& context = cases_.context_;
     const uint64_t before = context.work().done();
@@ -155,20 +159,37 @@ class SchemaCases::Search {
   size_t left_;
   uint64_t work_limit_;
   std::set<const Json*> undecided_;
-  bool done_ = false;
+  bool done_ = false, left_out_ = false;
 };
 
 Status SchemaCases::check_keywords(const Json& schema) {
   if (checked_.contains(&schema)) return {};
-  for (const auto& [keyword, value] : *schema.get_ptr<const Json::object_t*>()) {
+  note_unknown(schema);
+  for (const char* keyword : {"allOf", "anyOf", "oneOf"})
+    if (has(schema, keyword) && !schema[keyword].is_array()) return invalid("{} must be a list", keyword);
+  checked_.insert(&schema);
+  return {};
+}
+
+void SchemaCases::note_unknown(const Json& schema) {
+  for (const auto& [keyword, unused] : *schema.get_ptr<const Json::object_t*>()) {
     context_.work().add(1);
     if (!is_own(keyword) && !kCombining.contains(keyword) && !kAnnotations.contains(keyword))
       context_.note("the unknown keyword " + keyword + " is ignored");
-    const bool list = keyword == "allOf" || keyword == "anyOf" || keyword == "oneOf";
-    if (list && !value.is_array()) return invalid("{} must be a list", keyword);
   }
-  checked_.insert(&schema);
-  return {};
+}
+
+void SchemaCases::note_all(const Schemas& schemas) {
+  for (const Json* schema : schemas) {
+    if (!noted_.insert(schema).second) continue;
+    for (const Json* part : context_.reach(schema)) {
+      if (context_.work().spent()) return;
+      note_unknown(*part);
+      if (!has(*part, "format") || !(*part)["format"].is_string()) continue;
+      const auto& format = (*part)["format"].get_ref<const std::string&>();
+      if (pattern_of_format(format).empty()) context_.note(ignored_format(format));
+    }
+  }
 }
 
 bool SchemaCases::inside_itself(const Json* schema, int from) const {
@@ -327,6 +348,11 @@ Result<std::vector<Schemas>> SchemaCases::all_cases(const Schemas& schemas) {
     if (known.insert(c.own).second) cases.push_back(c.own);
     return cases.size() <= kMaxCases;
   }));
+  // A schema that itself has such a `not` is refused, even where some of its values could be decided.
+  const bool always = std::any_of(all.choices.begin(), all.choices.end(),
+                                  [](const Choice& choice) { return choice.ways.list == nullptr; });
+  if (search.left_out() && (cases.empty() || always)) return invalid("not: such a schema cannot be excluded");
+  if (search.left_out()) context_.note(kNotMore);
   if (cases.size() <= kMaxCases && search.out_of_work()) return invalid("{}", kTooMuchWork);
   if (cases.size() > kMaxCases || search.cut())
     return invalid("anyOf, oneOf, not and if multiply to over {} alternatives", kMaxCases);
@@ -335,11 +361,11 @@ Result<std::vector<Schemas>> SchemaCases::all_cases(const Schemas& schemas) {
 
 Result<std::vector<Schemas>> SchemaCases::of(const Schemas& schemas) {
   auto cases = all_cases(schemas);
-  if (cases.ok() || loose_ || one_ofs_.empty()) return cases;
+  if (cases.ok() || loose_ || (exact_made_.one_ofs.empty() && exact_made_.negations.empty())) return cases;
   loose_ = true;
   auto loose_cases = all_cases(schemas);
   loose_ = false;
-  return loose_cases.ok() ? std::move(loose_cases) : std::move(cases);
+  return loose_cases.ok() && !loose_cases.value().empty() ? std::move(loose_cases) : std::move(cases);
 }
 
 }  // namespace moesaic::grammar

@@ -53,6 +53,9 @@ class SchemaCases {
   void choose(const Ways& ways, int step, Case& c);
   bool inside_itself(const Json* schema, int from) const;
   Status check_keywords(const Json& schema);
+  // Notes the keywords and formats that are ignored in all that speaks of the same value.
+  void note_all(const Schemas& schemas);
+  void note_unknown(const Json& schema);
   bool has_case(const Schemas& schemas, int depth);
   // By what its own keywords say.
   bool possible(const Case& c, int depth);
@@ -71,7 +74,7 @@ class SchemaCases {
   Json negations_of(const Json& schema);
   void negate_keyword(const std::string& keyword, const Json& value, const Json& schema, Json& ways);
   void negate_combination(const std::string& keyword, const Json& value, const Json& schema, Json& ways);
-  void negate_object(const std::string& keyword, const Json& value, Json& ways);
+  void negate_object(const std::string& keyword, const Json& value, const Json& schema, Json& ways);
   // {"not": schema} where there is such a part.
   std::optional<Json> negated(const Json* schema);
   // negation() gives a part, or none, of what does not satisfy it.
@@ -79,16 +82,25 @@ class SchemaCases {
   // Schemas of the values that satisfy `one` and not this one; nullptr where not all of them are known.
   const Json* negated_beside(const Json* one, const Json* schema);
 
+  // Each of the runs of of() has its own: in the loose one less is known.
+  struct Made {
+    std::map<const Json*, Ways> one_ofs, ifs;
+    std::map<const Json*, const Json*> negations;
+    std::set<const Json*> negating, partly_negated;
+    // Closed objects of whose negation only other names, and the negation of these of their properties in
+    // part, are missing.
+    std::map<const Json*, std::set<std::string>> closed;
+  };
+  Made& made() { return loose_ ? loose_made_ : exact_made_; }
+
   SchemaContext& context_;
   std::vector<Step> steps_;
-  std::map<const Json*, Ways> one_ofs_, ifs_;
-  std::map<const Json*, const Json*> negations_;
+  Made exact_made_, loose_made_;
   std::map<std::pair<const Json*, std::string>, const Json*> dependents_;
   std::map<std::pair<Schemas, int>, bool> plausible_;
-  std::set<const Json*> negating_, checked_, partly_negated_;
-  std::set<const Json*> closed_;  // negated but for their `additionalProperties: false`
-  bool partial_ = false;          // holds for the negation in progress
-  bool loose_ = false;            // oneOf as anyOf
+  std::set<const Json*> checked_, noted_;
+  bool partial_ = false;  // holds for the negation in progress
+  bool loose_ = false;    // oneOf as anyOf, and of what it excludes only what satisfies no member
 };
 
 }  // namespace moesaic::grammar

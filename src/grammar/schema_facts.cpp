@@ -169,7 +169,7 @@ class Collector {
     if (!value.is_string()) return invalid("format must be a string");
     const auto name = value.get<std::string>();
     const std::string_view pattern = pattern_of_format(name);
-    if (pattern.empty()) return context_.note("the format \"" + name + "\" is ignored"), Status();
+    if (pattern.empty()) return context_.note(ignored_format(name)), Status();
     return text("format", std::string(pattern), facts_.patterns);
   }
   Status factor(const Json& value) {
@@ -228,6 +228,8 @@ Result<bool> add_named(const Json& schema, const std::string& name, SchemaContex
 }
 
 }  // namespace
+
+std::string ignored_format(const std::string& format) { return "the format \"" + format + "\" is ignored"; }
 
 unsigned type_of_keyword(std::string_view keyword) { return find(kSpoken, keyword); }
 

@@ -50,6 +50,8 @@ struct Facts {
 
 // The type of which a keyword speaks; 0 for others.
 unsigned type_of_keyword(std::string_view keyword);
+// The note on a format that is not known.
+std::string ignored_format(const std::string& format);
 // The types that a schema's `type` names.
 Result<unsigned> types_of(const Json& type);
 unsigned type_of_value(const Json& value);

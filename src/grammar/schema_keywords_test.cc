@@ -190,9 +190,74 @@ TEST(SchemaKeywords, NegationsInPart) {
             {"if": {"oneOf": [{"maximum": 5}, {"minimum": 2}]}, "then": {}, "else": false}]})",
         {"0", "1", "3", "4", "5"},
         {"2", "6", "9"},
-        ""}});
+        ""},
+       // Lists without items contain nothing, not even what is free.
+       {R"({"type": "array", "not": {"contains": {}}})", {"[]"}, {"[1]"}, ""},
+       {R"({"type": "array", "if": {"contains": true}, "then": {"minItems": 2}, "else": true})",
+        {"[]", "[1, 2]"},
+        {"[1]"},
+        ""},
+       {R"({"type": "array", "items": {"type": "integer"}, "oneOf": [{"contains": {}}, {"maxItems": 3}]})",
+        {"[]", "[1, 1, 1, 1]"},
+        {"[1]"},
+        ""},
+       {R"({"type": "array", "if": {"items": {"type": "integer"}, "prefixItems": [], "additionalItems": false},
+            "then": {"minItems": 2}})",
+        {R"(["a"])", "[1, 1]"},
+        {"[1]"},
+        ""},
+       {R"({"not": {"additionalProperties": false}})", {R"({"a": 1})"}, {"{}", "1"}, ""},
+       {R"({"type": "object", "if": {"not": {"additionalProperties": false}}, "then": {"required": ["a"]}})",
+        {"{}", R"({"a": 1})", R"({"a": 1, "b": 2})"},
+        {R"({"b": 1})"},
+        ""},
+       // A way of which nothing is known is left out.
+       {R"({"type": "object", "if": {"not": {"patternProperties": {"^x": false}}}, "then": {"required": ["a"]}})",
+        {"{}"},
+        {R"({"x": 1})"},
+        more},
+       {R"({"anyOf": [{"type": "string"}, {"type": "array", "not": {"prefixItems": [{}, {"minimum": 1}]}}]})",
+        {R"("a")"},
+        {"[1]"},
+        more},
+       // Properties that the other member cannot have need not be told apart.
+       {R"({"oneOf": [{"properties": {"a": {"properties": {"x": {}}, "additionalProperties": false}, "c": {}},
+                       "type": "object", "additionalProperties": false},
+                      {"properties": {"b": {"properties": {"x": {}}, "additionalProperties": false}, "c": {}},
+                       "type": "object", "additionalProperties": false}]})",
+        {R"({"a": {}})", R"({"b": {}, "c": 1})"},
+        {"{}", R"({"c": 1})"},
+        ""},
+       {R"({"oneOf": [{"properties": {"a": {"multipleOf": 2}, "b": {}}, "type": "object", "additionalProperties": false},
+                      {"properties": {"a": {}}, "type": "object", "additionalProperties": false}]})",
+        {R"({"a": 3})"},
+        {},
+        as_any}});
   EXPECT_EQ(failure(R"({"type": "array", "oneOf": [{}, {"if": {"oneOf": [{}, {}]}, "then": {}}]})"),
             "json_schema: no JSON value satisfies the schema, as far as it can be followed");
+}
+
+// Where the pairs of excluded oneOfs are too many cases, those that satisfy none of the members remain.
+TEST(SchemaKeywords, NegatedOneOfsThatMultiply) {
+  const auto all_of = [](int count, int members, const char* begin, const char* end) {
+    std::string all = R"({"type": "object", "allOf": [)";
+    for (int i = 0; i < count; ++i) {
+      all += std::string(i > 0 ? ", " : "") + begin + R"({"oneOf": [)";
+      for (int j = 0; j < members; ++j)
+        all +=
+            (j > 0 ? R"(, {"required": ["p)" : R"({"required": ["p)") + std::to_string(10 * i + j) + "\"]}";
+      all += std::string("]}") + end;
+    }
+    return all + "]}";
+  };
+  const char* then = R"(, "then": {"required": ["q"]}})";
+  check({{all_of(1, 8, R"({"not": )", "}"), {"{}", R"({"p0": 1, "p1": 1})"}, {R"({"p0": 1})"}, ""},
+         {all_of(3, 8, R"({"not": )", "}"),
+          {"{}", R"({"q": 1})"},
+          {R"({"p0": 1})", R"({"p27": 1})"},
+          "not excludes more values than it says, where these cannot be told apart"},
+         {all_of(4, 3, R"({"if": )", then), {"{}", R"({"p0": 1, "q": 1})"}, {}},
+         {all_of(5, 2, R"({"if": )", then), {"{}", R"({"p0": 1, "q": 1})"}, {}}});
 }
 
 // Each value is decided, whatever can be said of those that there are not.
@@ -213,7 +278,11 @@ TEST(SchemaKeywords, NegationsBesideValues) {
               "allOf": [{"properties": {"a": {"if": {"multipleOf": 2}, "then": false}}}]})",
         {R"({"a": 5})"},
         {R"({"a": 4})"},
-        ""}});
+        ""},
+       {R"({"enum": ["x"], "anyOf": [{"frmt": "y"}, {"maxLength": 0, "allOf": [{"format": "z"}]}]})",
+        {R"("x")"},
+        {},
+        "the format \"z\" is ignored\nthe unknown keyword frmt is ignored"}});
   EXPECT_EQ(failure(R"({"anyOf": [{"enum": [1]}, {"type": "integer"}], "not": {"multipleOf": 2}})"),
             "json_schema: not: such a schema cannot be excluded");
 }

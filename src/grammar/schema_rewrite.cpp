@@ -73,15 +73,21 @@ bool negate_bound(const std::string& keyword, const Json& value, const Json& sch
 }
 
 // Does the keyword exclude nothing?
-bool is_free(const std::string& keyword, const Json& value) {
+bool is_free(const std::string& keyword, const Json& value, const Json& schema) {
+  if (keyword == "contains") return false;
   if (keyword == "uniqueItems") return value == false;
+  if (keyword == "additionalItems" && !(has(schema, "items") && schema["items"].is_array())) return true;
   if (keyword == "format") return value.is_string() && pattern_of_format(value.get<std::string>()).empty();
-  return value == true || (value.is_object() && value.empty());
+  return value == true || (value.is_structured() && value.empty());
 }
 
 bool closes(const Json& schema) {
   return has(schema, "additionalProperties") && schema["additionalProperties"] == false &&
          !has(schema, "patternProperties");
+}
+
+bool names_properties(const Json& schema) {
+  return has(schema, "properties") && !schema["properties"].empty();
 }
 
 // The schema, behind references that say nothing else.
@@ -125,9 +131,14 @@ const Json* SchemaCases::negated_beside(const Json* one, const Json* schema) {
   const auto no = negated(schema);
   Json ways = no ? Json::array({*no}) : Json::array();
   if (is_partly_negated(schema)) {
-    const Json* other = behind_references(schema, context_);
-    const auto foreign = foreign_properties(*behind_references(one, context_), *other, context_);
-    if (!foreign || !closed_.contains(context_.same(other))) return nullptr;
+    const Json* other = context_.same(behind_references(schema, context_));
+    one = behind_references(one, context_);
+    const auto foreign = foreign_properties(*one, *other, context_);
+    const auto closed = made().closed.find(other);
+    if (!foreign || closed == made().closed.end()) return nullptr;
+    context_.work().add(closed->second.size());
+    for (const std::string& name : closed->second)
+      if (has(*one, "properties") && context_.member((*one)["properties"], name) != nullptr) return nullptr;
     ways.insert(ways.end(), foreign->begin(), foreign->end());
   }
   return context_.keep(std::move(ways));
@@ -151,7 +162,7 @@ Json SchemaCases::only(const Json& members, size_t which, bool& enforced) {
 SchemaCases::Ways SchemaCases::one_of(const Json& members) {
   const Ways loose{&members, kAsAnyOf};
   if (loose_) return loose;
-  const auto [entry, fresh] = one_ofs_.try_emplace(context_.same(&members), loose);
+  const auto [entry, fresh] = made().one_ofs.try_emplace(context_.same(&members), loose);
   if (!fresh) return entry->second;
   const uint64_t limit = context_.work().done() + kOneOfWork;
   Json list = Json::array();
@@ -159,11 +170,12 @@ SchemaCases::Ways SchemaCases::one_of(const Json& members) {
   for (size_t i = 0; i < members.size() && context_.work().done() < limit; ++i)
     list.push_back(only(members, i, enforced));
   if (list.size() < members.size()) return loose;
-  return one_ofs_[context_.same(&members)] = {context_.keep(std::move(list)), enforced ? nullptr : kAsAnyOf};
+  return made().one_ofs[context_.same(&members)] = {context_.keep(std::move(list)),
+                                                    enforced ? nullptr : kAsAnyOf};
 }
 
 SchemaCases::Ways SchemaCases::if_then_else(const Json& schema) {
-  const auto [entry, fresh] = ifs_.try_emplace(&schema, Ways{});
+  const auto [entry, fresh] = made().ifs.try_emplace(&schema, Ways{});
   if (!fresh) return entry->second;
   const Json* condition = &schema["if"];
   Json then = Json::array({context_.link(condition)}), otherwise = Json::array();
@@ -173,7 +185,7 @@ SchemaCases::Ways SchemaCases::if_then_else(const Json& schema) {
   if (has(schema, "then")) then.push_back(context_.link(&schema["then"]));
   if (has(schema, "else")) otherwise.push_back(context_.link(&schema["else"]));
   Json list = Json::array({Json{{"allOf", then}}, Json{{"allOf", otherwise}}});
-  return ifs_[&schema] = {context_.keep(std::move(list)), exact ? nullptr : kAnyElse};
+  return made().ifs[&schema] = {context_.keep(std::move(list)), exact ? nullptr : kAnyElse};
 }
 
 // The property is absent, or there with what it needs.
@@ -197,27 +209,31 @@ Result<const Json*> SchemaCases::dependent(const Json& needs, const std::string&
 
 const Json* SchemaCases::negation(const Json* schema) {
   schema = context_.same(behind_references(schema, context_));
-  const auto known = negations_.find(schema);
-  if (known != negations_.end()) {
-    partial_ = partial_ || partly_negated_.contains(schema);
+  const auto known = made().negations.find(schema);
+  if (known != made().negations.end()) {
+    partial_ = partial_ || made().partly_negated.contains(schema);
     return known->second;
   }
-  if (!negating_.insert(schema).second || context_.work().spent()) return partial_ = true, nullptr;
+  if (!made().negating.insert(schema).second || context_.work().spent()) return partial_ = true, nullptr;
   context_.work().add(4);
   context_.add_keywords(*schema);
   const bool before = std::exchange(partial_, false);
   const Json ways = negations_of(*schema);
-  negating_.erase(schema);
-  if (!partial_ && closes(*schema)) closed_.insert(schema), partial_ = true;
+  made().negating.erase(schema);
+  // Objects with other names are missing in a closed one's negation. It is partial for all but
+  // negated_beside, which adds those names that another closed object has.
+  const bool closed = closes(*schema) && names_properties(*schema);
+  if (closed && partial_) made().closed.erase(schema);
+  partial_ = partial_ || closed;
   const bool unknown = partial_ && ways.empty();
-  if (partial_) partly_negated_.insert(schema);
+  if (partial_) made().partly_negated.insert(schema);
   partial_ = partial_ || before;
-  return negations_[schema] = unknown ? nullptr : context_.keep(ways);
+  return made().negations[schema] = unknown ? nullptr : context_.keep(ways);
 }
 
 bool SchemaCases::is_partly_negated(const Json* schema) {
   schema = context_.same(behind_references(schema, context_));
-  return partly_negated_.contains(schema) || !negations_.contains(schema);
+  return made().partly_negated.contains(schema) || !made().negations.contains(schema);
 }
 
 // The part that is known.
@@ -232,7 +248,7 @@ Json SchemaCases::negations_of(const Json& schema) {
         "if",   "dependentRequired", "dependentSchemas", "dependencies", "enum",  "const", "type",  kDiffers};
     if (kCombining.contains(keyword))
       negate_combination(keyword, value, schema, ways);
-    else if (type_of_keyword(keyword) != 0 && !is_free(keyword, value))
+    else if (type_of_keyword(keyword) != 0 && !is_free(keyword, value, schema))
       negate_keyword(keyword, value, schema, ways);
   }
   return ways;
@@ -250,17 +266,20 @@ void SchemaCases::negate_keyword(const std::string& keyword, const Json& value, 
   const bool limit = keyword.starts_with("min") || keyword.starts_with("max");
   if (limit && is_count(keyword)) return add(negate_count(keyword, value, ways));
   const bool items = keyword == "items" && (value.is_object() || value.is_boolean());
-  if (items && !has(schema, "prefixItems")) {
+  if (items && !(has(schema, "prefixItems") && !schema["prefixItems"].empty())) {
     if (const auto no = negated(&value)) ways.push_back({{"type", "array"}, {"contains", *no}});
   } else if (keyword == "contains" && !has(schema, "minContains")) {
     add(!has(schema, "maxContains"));
     if (const auto no = negated(&value)) ways.push_back({{"type", "array"}, {"items", *no}});
   } else if (keyword != "additionalProperties" || !closes(schema)) {
-    negate_object(keyword, value, ways);
+    negate_object(keyword, value, schema, ways);
+  } else if (!names_properties(schema)) {
+    ways.push_back({{"type", "object"}, {"minProperties", 1}});
   }
 }
 
-void SchemaCases::negate_object(const std::string& keyword, const Json& value, Json& ways) {
+void SchemaCases::negate_object(const std::string& keyword, const Json& value, const Json& schema,
+                                Json& ways) {
   const auto object = [&](Json more) {
     more["type"] = "object", more[kRewritten] = true;
     ways.push_back(std::move(more));
@@ -269,9 +288,16 @@ void SchemaCases::negate_object(const std::string& keyword, const Json& value, J
     const char* opposite = keyword == "required" ? kAbsent : "required";
     for (const Json& name : value) object({{opposite, Json::array({name})}});
   } else if (keyword == "properties" && value.is_object()) {
-    for (const auto& [name, property] : *value.get_ptr<const Json::object_t*>())
+    const bool closed = closes(schema), before = partial_;
+    std::set<std::string> in_part;
+    for (const auto& [name, property] : *value.get_ptr<const Json::object_t*>()) {
+      partial_ = false;
       if (const auto no = negated(&property))
         object({{"properties", Json{{name, *no}}}, {"required", Json::array({name})}});
+      if (partial_) in_part.insert(name);
+    }
+    partial_ = before || (!in_part.empty() && !closed);
+    if (closed) made().closed[&schema] = std::move(in_part);
   } else {
     partial_ = true;
   }
@@ -303,8 +329,9 @@ void SchemaCases::negate_combination(const std::string& keyword, const Json& val
       if (const auto no = negated(&member)) all.push_back(*no);
     if (all.size() == value.size()) ways.push_back({{"allOf", std::move(all)}});
     if (keyword == "anyOf") return;
-    partial_ = partial_ || value.size() > kMaxPaired;
-    for (size_t i = 0; i < value.size() && value.size() <= kMaxPaired; ++i)
+    const bool paired = !loose_ && value.size() <= kMaxPaired;
+    partial_ = partial_ || !paired;
+    for (size_t i = 0; i < value.size() && paired; ++i)
       for (size_t j = 0; j < i; ++j)
         ways.push_back({{"allOf", Json::array({context_.link(&value[j]), context_.link(&value[i])})}});
   } else if (keyword.starts_with("dependen") && value.is_object()) {

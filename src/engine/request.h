@@ -60,7 +60,8 @@ struct Request {
   // Called when it begins, from the thread that steps the engine. It may be empty.
   std::function<void()> on_begin;
   // Called behind on_begin, and after each step that has read a part of the prompt, with the tokens of it
-  // that are read now; may be empty. A request that begins again tells nothing until more is read than before.
+  // that are read now; may be empty. A request that begins again tells nothing until more is read than
+  // before.
   std::function<void(int read)> on_prompt;
   // Called for every token as it is made, the stop token that ends it included, from the thread that steps
   // the engine.

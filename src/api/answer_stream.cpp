@@ -78,7 +78,7 @@ bool AnswerStream::is_text(int32_t token, bool ends) const {
 std::vector<TextPiece> AnswerStream::push(int32_t token, bool ends) {
   Pieces pieces;
   const bool text = is_text(token, ends);
-  if (++pushed_ > rules_.min_tokens && !(chat_ && tokenizer_->is_special(token)))
+  if (++pushed_ > rules_.min_tokens && text && !(chat_ && tokenizer_->is_special(token)))
     counted_ += tokenizer_->token_bytes(token).size();
   if (chat_) {
     if (!text && !parser_.ends_turn(token)) return pieces;  // a stop token of the caller's

@@ -139,7 +139,8 @@ void add_limits(CLI::App& c, server::Limits& limits) {
   c.add_option("--max-body", limits.body_bytes, "bytes of a request's body")
       ->check(in_range(size_t{1}, size_t{1} << 40))
       ->group(kRareOptions);
-  c.add_option("--max-bodies", limits.bodies_bytes, "bytes of bodies and unread answers held at a time; more get 503")
+  c.add_option("--max-bodies", limits.bodies_bytes,
+               "bytes of bodies and unread answers held at a time; more get 503")
       ->check(in_range(size_t{1} << 20, size_t{1} << 40))
       ->group(kRareOptions);
   const auto time = [&](const char* name, server::seconds& value, const char* help, int least = 1) {
@@ -154,7 +155,8 @@ void add_limits(CLI::App& c, server::Limits& limits) {
        "seconds for a request's header to arrive, and for a new connection's first byte");
   time("--body-timeout", limits.body_time, "seconds for its body");
   time("--idle-timeout", limits.idle_time, "seconds that a connection may be idle between requests", 0);
-  time("--write-timeout", limits.write_time, "seconds that a write may wait for the client to read");
+  time("--write-timeout", limits.write_time,
+       "seconds in which a client must read 64 KiB of its answer, or all there is");
   time("--heartbeat", limits.heartbeat, "seconds of silence after which a stream sends a comment; 0: never",
        0);
   time("--drain-timeout", limits.drain_time, "seconds that answers in flight have after SIGTERM", 0);

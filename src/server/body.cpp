@@ -44,6 +44,11 @@ bool HeldBytes::hold(size_t bytes) {
   return true;
 }
 
+bool HeldBytes::hold_unread(size_t bytes) {
+  constexpr size_t kFew = 64 << 10;
+  return hold(bytes > kFew ? bytes : 0);
+}
+
 Body::Body(Body&& other) noexcept
     : budget_(other.budget_),
       client_(std::move(other.client_)),

@@ -1,4 +1,4 @@
-// A request's body in memory, and the bytes that all bodies together may take, shared by clients.
+// A request's body in memory, and the bytes that all bodies and unread answers may take, shared by clients.
 #pragma once
 
 #include <atomic>
@@ -11,23 +11,25 @@
 
 namespace moesaic::server {
 
-// The bytes that the bodies of all connections share. Thread-safe.
+// The bytes that the bodies and the unread answers of all connections share. Thread-safe.
 class BodyBudget {
  public:
   // in_use: where the bytes are counted.
-  BodyBudget(size_t limit, std::atomic<size_t>& in_use) : shares_(limit), in_use_(in_use) {}
+  BodyBudget(size_t limit, std::atomic<size_t>& in_use) : limit_(limit), shares_(limit), in_use_(in_use) {}
 
   // For a client's body that has `held` bytes so far. A client's bodies may have three times of what is free,
   // small ones seven times, so that bodies that never end shut nobody out.
   bool take(const std::string& client, size_t bytes, size_t held);
   void give_back(const std::string& client, size_t bytes);
+  size_t limit() const { return limit_; }
 
  private:
+  size_t limit_;
   Shares shares_;
   std::atomic<size_t>& in_use_;
 };
 
-// Bytes of the budget that a client holds; given back when it goes.
+// Bytes of the budget that a client holds; given back when this goes.
 class HeldBytes {
  public:
   HeldBytes(BodyBudget& budget, std::string client) : budget_(budget), client_(std::move(client)) {}
@@ -36,19 +38,15 @@ class HeldBytes {
   ~HeldBytes() { hold(0); }
   // Holds so many in place of those so far. False, and nothing has changed: the client has its share.
   bool hold(size_t bytes);
+  // The same for an answer's bytes that the client has not read: few count for nothing, as the other buffers
+  // of a connection.
+  bool hold_unread(size_t bytes);
 
  private:
   BodyBudget& budget_;
   std::string client_;
   size_t bytes_ = 0;
 };
-
-// Returns what bytes of an answer count for until the client has read them: few are no more than the other
-// buffers of a connection.
-inline size_t counted(size_t bytes) {
-  constexpr size_t kFew = 16 << 10;
-  return bytes > kFew ? bytes : 0;
-}
 
 // The answer where the budget has no room.
 openai::ApiError bodies_full();

@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <netinet/tcp.h>
 
 #include <algorithm>
 #include <array>
@@ -20,6 +21,10 @@ namespace moesaic::server {
 namespace {
 
 using boost::system::error_code;
+
+// The system takes no more than so many bytes that it cannot send: else it would hide megabytes that the
+// client has not read, and ask for more only once it is rid of a third of them.
+using NotSent = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
 
 constexpr size_t kFirstRead = 4096;  // bytes; what an idle connection holds
 constexpr size_t kBodyRead = 16384;
@@ -64,6 +69,7 @@ Connection::Connection(tcp::socket socket, App& app)
   error_code ignored;
   timed_->socket().non_blocking(true, ignored);
   timed_->socket().set_option(tcp::no_delay(true), ignored);
+  timed_->socket().set_option(NotSent(kLeastRead), ignored);
   const auto client = timed_->socket().remote_endpoint(ignored);
   request_.client = client.address().to_string();
   request_.network = network_of(client.address());
@@ -192,7 +198,7 @@ asio::awaitable<bool> Connection::read_body() {
     if (!sent) co_return false;
   }
   timed_->expires_after(app_.options.limits.body_time);
-  // Whatever it is, it would be refused, and the end waits for no body.
+  // The end waits for no body.
   const std::stop_callback at_drain(app_.draining.get_token(), timed_->over_now());
   const bool whole = co_await receive_body();
   co_return whole;
@@ -280,7 +286,9 @@ void Connection::set_common(Response& response) const {
 
 asio::awaitable<void> Connection::send(HttpAnswer answer) {
   HeldBytes unread(app_.bodies, client_of(request_, app_.options));
-  if (!unread.hold(counted(answer.body.size()))) answer = error_answer(bodies_full(), request_);
+  // Half of all is there for any client where there are no others: so no answer is too large for ever.
+  const size_t counted = std::min(answer.body.size(), app_.bodies.limit() / 2);
+  if (!head_only_ && !unread.hold_unread(counted)) answer = error_answer(bodies_full(), request_);
   if (app_.draining.stop_requested()) keep_alive_ = false;
   Response response{static_cast<http::status>(answer.status), version_};
   set_common(response);
@@ -310,6 +318,7 @@ asio::awaitable<bool> Connection::write(std::string_view bytes, std::string_view
   timed_->expires_never();
   const bool written = bytes.size() + more.size() == 0;
   if (!written) {
+    record_.cut_off = timed_->timed_out();
     keep_alive_ = false;
     abandon();
   }

@@ -16,9 +16,9 @@ namespace moesaic::server {
 namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
-// push() from any thread; take() from one coroutine on the executor, which must be a strand. Unbounded here:
-// what a generation can push is bounded by the context, what waits while a client reads by the write timeout
-// (kLeastRead), and what is taken counts for the client.
+// push() from any thread; take() from one coroutine on the executor, which must be a strand. The queue has no
+// bound of its own: a generation ends with its context. What is taken from it counts for the client until it
+// is read, and a client that reads too slowly is cut off.
 class EventQueue : public std::enable_shared_from_this<EventQueue> {
  public:
   using Events = std::vector<openai::AnswerEvent>;

@@ -47,8 +47,8 @@ class Generating {
   Clock::time_point heartbeat_after(Clock::time_point since) const;
   bool add(const openai::AnswerEvent& event, std::string* sse);
   openai::Refusal failure(const Outcome& outcome) const;
-  asio::awaitable<void> stream_rest(std::string sse);
-  asio::awaitable<bool> send_part(std::string& sse);
+  asio::awaitable<void> stream_rest(std::string sse, HeldBytes& behind);
+  asio::awaitable<bool> send_part(std::string& sse, size_t& sent);
 
   HttpExchange& exchange_;
   App& app_;
@@ -64,6 +64,13 @@ class Generating {
   };
   std::stop_callback<Cut> on_cut_;
 };
+
+// The rest of an event of which the client may have a part: of server-sent ones, or a line.
+std::string first_event(std::string_view sse) {
+  size_t end = sse.find("\n\n");
+  end = end == std::string_view::npos ? sse.find('\n') + 1 : end + 2;
+  return std::string(sse.substr(0, end));
+}
 
 // The error that ended a generation before its time; nothing where it ended as it should.
 openai::Refusal Generating::failure(const Outcome& outcome) const {
@@ -123,47 +130,62 @@ asio::awaitable<void> Generating::whole() {
 // is answered by the stream's beginning.
 asio::awaitable<void> Generating::stream() {
   std::string sse;
-  const bool began = co_await next(&sse);
+  HeldBytes behind(app_.bodies, client_of(exchange_.request(), app_.options));
+  bool began = co_await next(&sse);
+  if (began && !behind.hold_unread(sse.size())) {
+    error_ = bodies_full();
+    began = false;
+  }
   if (began) {
-    co_await stream_rest(std::move(sse));
+    co_await stream_rest(std::move(sse), behind);
   } else if (!exchange_.gone().stop_requested()) {
     co_await send_error(exchange_, error_);
   }
   exchange_.record().usage = answer_.usage();
 }
 
-// Sends so much that the client must have it within a time: what comes meanwhile is in the queue, uncounted.
-asio::awaitable<bool> Generating::send_part(std::string& sse) {
-  std::string part = sse.substr(0, kLeastRead);
-  sse.erase(0, part.size());
+// Sends so much that the client must have it within a time. sent: bytes of sse that it has already.
+asio::awaitable<bool> Generating::send_part(std::string& sse, size_t& sent) {
+  std::string part = sse.substr(sent, kLeastRead);
+  sent += part.size();
+  if (2 * sent >= sse.size()) sse.erase(0, std::exchange(sent, 0));
   const bool reached = co_await exchange_.send_events(std::move(part));
   co_return reached;
 }
 
-// The stream of a client that is too far behind is cut off.
-asio::awaitable<void> Generating::stream_rest(std::string sse) {
-  HeldBytes behind(app_.bodies, client_of(exchange_.request(), app_.options));
+// While there is no room for what the client is behind, the next events stay in the queue. A client that does
+// not catch up soon gets no more of them.
+asio::awaitable<void> Generating::stream_rest(std::string sse, HeldBytes& behind) {
+  constexpr auto kCatchUp = std::chrono::seconds(2);
   bool reached = co_await exchange_.begin_events(answer_.content_type());
   bool going = true;
-  auto sent = Clock::now();
+  size_t sent = 0;
+  auto last = Clock::now(), last_room = last;
   while (reached && going && !answer_.complete()) {
     // Tokens that show nothing yet, as those of a call, are silence too.
-    if (sse.empty() && Clock::now() >= heartbeat_after(sent)) sse += answer_.heartbeat();
+    if (sse.empty() && Clock::now() >= heartbeat_after(last)) sse += answer_.heartbeat();
     if (!sse.empty()) {
-      reached = co_await send_part(sse);
-      sent = Clock::now();
+      reached = co_await send_part(sse, sent);
+      last = Clock::now();
     }
-    if (reached) going = co_await next(&sse);
-    if (!behind.hold(counted(sse.size()))) co_return;
+    if (behind.hold_unread(sse.size() - sent)) {
+      last_room = Clock::now();
+      if (reached) going = co_await next(&sse);
+    } else if (Clock::now() >= last_room + kCatchUp) {
+      exchange_.record().cut_off = true;
+      error_ = bodies_full();
+      going = false;
+      sse = first_event(std::string_view(sse).substr(sent)), sent = 0;
+    }
   }
   if (!reached || exchange_.gone().stop_requested()) co_return;
+  sse.erase(0, std::exchange(sent, 0));
   if (going) {
     answer_.finish(sse);
   } else {
     answer_.fail(error_, sse);
   }
-  if (!behind.hold(counted(sse.size()))) co_return;
-  reached = co_await exchange_.send_events(std::move(sse));
+  while (reached && !sse.empty()) reached = co_await send_part(sse, sent);
   if (reached) co_await exchange_.end_events();
 }
 

@@ -55,6 +55,7 @@ struct RequestRecord {
   openai::Usage usage;
   std::string ignored_fields;  // the request's, as the answer's header names them; empty: none
   std::string schema_notes;    // parts of its schemas that are not enforced, as the header says it
+  bool cut_off = false;        // the client read too slowly for the rest of its answer
 };
 
 // One HTTP request and its answer. A handler answers with send(), or with begin_events(), send_events() and

@@ -202,7 +202,9 @@ std::string Metrics::text(const Gauges& g) const {
                         finished[i].load());
   one("moesaic:connections", "gauge", "Open connections.", connections.load());
   one("moesaic:request_body_bytes", "gauge",
-      "Bytes of requests in memory: their bodies, and what answers keep of them.", body_bytes.load());
+      "Bytes in memory of requests' bodies, of what answers keep of them, and of answers that are not read "
+      "yet.",
+      body_bytes.load());
   one("moesaic:refused_busy_total", "counter", "Requests refused because the queue was full.",
       refused_busy.load());
   one("moesaic:harmony_recoveries_total", "counter", "Places where an answer left the harmony format.",

@@ -14,14 +14,14 @@ struct Limits {
   size_t header_bytes = 16 << 10;
   size_t body_bytes = 16 << 20;
   size_t bodies_bytes =
-      256 << 20;  // all bodies that are being received or read, and what answers keep of them
+      256 << 20;  // all bodies, what answers keep of them, and answers that are not read yet
   int connections = 16384;
   int waiting = 256;  // generations that wait for a place in the batch; more get 429
   seconds header_time{
       10};  // for a request's header, from its first byte; for the first one, from the beginning
   seconds body_time{60};    // for its body
   seconds idle_time{75};    // between the requests of a connection
-  seconds write_time{30};   // a write waits so long for the client to read
+  seconds write_time{30};   // for a client to read kLeastRead bytes, or all that there are
   seconds request_time{0};  // for a whole answer; 0: no limit
   seconds heartbeat{15};    // silence before a stream sends a comment; 0: it never does
   seconds drain_time{30};   // after SIGTERM, for answers in flight

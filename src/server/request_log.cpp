@@ -109,6 +109,7 @@ void RequestLog::request(const HttpRequest& request, const RequestRecord& r) {
     json["cached_tokens"] = r.usage.cached_tokens;
     json["generated_tokens"] = r.usage.generated_tokens;
   }
+  if (r.cut_off) json["cut_off"] = true;
   write(text_of(json));
 }
 

@@ -234,7 +234,8 @@ Result<std::string> find_adapter(const std::string& name, const ModelPlaces& pla
     return error(StatusCode::kNotFound, "{}: no such adapter{}", name,
                  repository ? "; get it: " + pull_command(name) : " folder");
   if (is_there(folder / kAdapterConfig) || !is_folder(folder)) return folder.string();
-  const std::vector<std::string> ggufs = gguf_models(names_in(folder));
+  std::vector<std::string> ggufs = gguf_models(names_in(folder));
+  if (repository && !repository->tag.empty()) ggufs = with_gguf_tag(ggufs, repository->tag);
   if (ggufs.size() == 1) return (folder / ggufs.front()).string();
   if (ggufs.size() > 1)
     return invalid("{}: several GGUF files; name one of them: {}", folder.string(), listed(ggufs));

@@ -181,6 +181,8 @@ TEST_F(FindModel, ADraftHeadIsFoundByItsFileAlone) {
   EXPECT_EQ(find_model("o/gpt-oss-GGUF", {.hub = hub()}).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(models_here({.hub = hub()}).at(0).name, "o/gpt-oss-GGUF/" + head);
   EXPECT_EQ(find_adapter("o/gpt-oss-GGUF", {.hub = hub()}).value(), path(snapshot + head));
+  put(snapshot + "eagle3-gpt-oss-20b-BF16.gguf");
+  EXPECT_EQ(find_adapter("o/gpt-oss-GGUF:Q8_0", {.hub = hub()}).value(), path(snapshot + head));
   put(snapshot + "gpt-oss-20b-MXFP4.gguf");
   for (const char* name : {"o/gpt-oss-GGUF", "o/gpt-oss-GGUF:MXFP4"})
     EXPECT_EQ(found(name), path(snapshot + "gpt-oss-20b-MXFP4.gguf"));

@@ -318,7 +318,7 @@ asio::awaitable<bool> Connection::write(std::string_view bytes, std::string_view
   timed_->expires_never();
   const bool written = bytes.size() + more.size() == 0;
   if (!written) {
-    record_.cut_off = timed_->timed_out();
+    record_.cut_off = record_.cut_off || timed_->timed_out();
     keep_alive_ = false;
     abandon();
   }

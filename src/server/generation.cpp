@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -158,20 +159,26 @@ asio::awaitable<bool> Generating::send_part(std::string& sse, size_t& sent) {
 asio::awaitable<void> Generating::stream_rest(std::string sse, HeldBytes& behind) {
   constexpr auto kCatchUp = std::chrono::seconds(2);
   bool reached = co_await exchange_.begin_events(answer_.content_type());
-  bool going = true;
+  bool going = true, counted = true;
   size_t sent = 0;
-  auto last = Clock::now(), last_room = last;
-  while (reached && going && !answer_.complete()) {
+  auto last = Clock::now();
+  std::optional<Clock::time_point> full_since;
+  while (reached && going && !(answer_.complete() && counted)) {
     // Tokens that show nothing yet, as those of a call, are silence too.
     if (sse.empty() && Clock::now() >= heartbeat_after(last)) sse += answer_.heartbeat();
     if (!sse.empty()) {
       reached = co_await send_part(sse, sent);
       last = Clock::now();
     }
-    if (behind.hold_unread(sse.size() - sent)) {
-      last_room = Clock::now();
-      if (reached) going = co_await next(&sse);
-    } else if (Clock::now() >= last_room + kCatchUp) {
+    counted = behind.hold_unread(sse.size() - sent);
+    if (counted) {
+      full_since.reset();
+      if (!reached || answer_.complete()) continue;
+      going = co_await next(&sse);
+      counted = false;
+    } else if (!full_since) {
+      full_since = Clock::now();
+    } else if (Clock::now() >= *full_since + kCatchUp) {
       exchange_.record().cut_off = true;
       error_ = bodies_full();
       going = false;
@@ -185,7 +192,10 @@ asio::awaitable<void> Generating::stream_rest(std::string sse, HeldBytes& behind
   } else {
     answer_.fail(error_, sse);
   }
-  while (reached && !sse.empty()) reached = co_await send_part(sse, sent);
+  while (reached && !sse.empty()) {
+    reached = co_await send_part(sse, sent);
+    behind.hold_unread(sse.size() - sent);
+  }
   if (reached) co_await exchange_.end_events();
 }
 

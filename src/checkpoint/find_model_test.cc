@@ -183,6 +183,7 @@ TEST_F(FindModel, ADraftHeadIsFoundByItsFileAlone) {
   EXPECT_EQ(find_adapter("o/gpt-oss-GGUF", {.hub = hub()}).value(), path(snapshot + head));
   put(snapshot + "eagle3-gpt-oss-20b-BF16.gguf");
   EXPECT_EQ(find_adapter("o/gpt-oss-GGUF:Q8_0", {.hub = hub()}).value(), path(snapshot + head));
+  std::filesystem::remove(path(snapshot + "eagle3-gpt-oss-20b-BF16.gguf"));
   put(snapshot + "gpt-oss-20b-MXFP4.gguf");
   for (const char* name : {"o/gpt-oss-GGUF", "o/gpt-oss-GGUF:MXFP4"})
     EXPECT_EQ(found(name), path(snapshot + "gpt-oss-20b-MXFP4.gguf"));

@@ -48,7 +48,7 @@ TEST(PlanEngine, ADeviceWithoutDraftHeadsRefusesThem) {
       DraftParts::open(std::string("eagle3:") + MOESAIC_SOURCE_DIR "/models/tiny-eagle3", checkpoint).value();
   std::unique_ptr<Backend> backend = std::make_unique<Gpu>(1e12);
   const auto plan = plan_engine(checkpoint, {}, {.device = "cuda", .options = {}}, backend, &drafts);
-  EXPECT_EQ(plan.status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(plan.status().code(), StatusCode::kUsage);
   EXPECT_NE(plan.status().message().find("cannot run draft heads"), std::string::npos);
   backend = create_backend("cpu", {.threads = 1}).value();
   const auto with = plan_engine(checkpoint, {.context = 1024}, {.device = "cpu", .options = {}}, backend,

@@ -150,19 +150,19 @@ class FewBytesTest : public SharesTest {
   FewBytesTest() : SharesTest(kBodies / 8) {}
 };
 
-// 5 MB of log-probabilities, of which the client reads 0.8 MB in a second once all is generated.
+// 2.5 MB of log-probabilities, of which the client reads 0.4 MB in a second once all is generated.
 TEST_F(FewBytesTest, AStreamThatFallsBehindEndsWithAnError) {
   tcp::socket socket(io_, tcp::v4());
   socket.set_option(asio::socket_base::receive_buffer_size(65536));
   socket.connect({asio::ip::make_address("127.0.0.1"), server_->port()});
   const std::string body =
-      R"({"prompt": "a", "n": 4, "max_tokens": 1500, "ignore_eos": true, "stream": true, "logprobs": 20})";
+      R"({"prompt": "a", "n": 4, "max_tokens": 800, "ignore_eos": true, "stream": true, "logprobs": 20})";
   asio::write(socket, asio::buffer(request(body, "/v1/completions", key("first"))));
   until("vllm:num_requests_running", 4);
   until("vllm:num_requests_running", 0);
   std::string answer;
   boost::system::error_code end;
-  for (std::array<char, 16384> part; !end; std::this_thread::sleep_for(std::chrono::milliseconds(20)))
+  for (std::array<char, 8192> part; !end; std::this_thread::sleep_for(std::chrono::milliseconds(20)))
     answer.append(part.data(), socket.read_some(asio::buffer(part), end));
   EXPECT_EQ(answer.find("HTTP/1.1 200 "), 0) << answer.substr(0, 400);
   EXPECT_NE(answer.find("bodies_full"), std::string::npos) << answer.size();

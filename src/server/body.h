@@ -15,16 +15,15 @@ namespace moesaic::server {
 class BodyBudget {
  public:
   // in_use: where the bytes are counted.
-  BodyBudget(size_t limit, std::atomic<size_t>& in_use) : limit_(limit), shares_(limit), in_use_(in_use) {}
+  BodyBudget(size_t limit, std::atomic<size_t>& in_use) : shares_(limit), in_use_(in_use) {}
 
   // For a client's body that has `held` bytes so far. A client's bodies may have three times of what is free,
   // small ones seven times, so that bodies that never end shut nobody out.
   bool take(const std::string& client, size_t bytes, size_t held);
   void give_back(const std::string& client, size_t bytes);
-  size_t limit() const { return limit_; }
+  size_t limit() const { return shares_.limit(); }
 
  private:
-  size_t limit_;
   Shares shares_;
   std::atomic<size_t>& in_use_;
 };

@@ -21,6 +21,7 @@ class Shares {
   bool take(const std::string& client, size_t amount, size_t times = 3);
   void give_back(const std::string& client, size_t amount);
   size_t in_use() const;
+  size_t limit() const { return limit_; }
 
  private:
   size_t limit_;

@@ -254,7 +254,7 @@ void Model::Impl::end(Active& request) {
   request.end();
 }
 
-// All of them, even if a callback of one throws: that leaves this when the others have heard.
+// Ends all requests, even if a callback of one throws: its exception leaves when the others have heard.
 void Model::Impl::end_all(const std::deque<ActivePtr>& requests) {
   std::exception_ptr thrown;
   for (const auto& a : requests) {

@@ -41,7 +41,7 @@ Result<T> of_option(Result<T> result) {
   return result.ok() ? std::move(result) : Result<T>(of_option(result.status()));
 }
 
-// Where the device is chosen, an option for GPUs is not wrong because none is ready.
+// An option for GPUs is no wrong one where the device is chosen here and no GPU is ready.
 Result<std::unique_ptr<Backend>> make_backend(const DeviceChoice& choice) {
   auto backend = create_backend(choice.device, choice.options);
   const std::string no_gpu = choice.device == "auto" ? no_gpu_reason() : "";

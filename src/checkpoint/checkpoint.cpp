@@ -31,7 +31,7 @@ Status check_modelopt(const fs::path& folder) {
                path, algorithm.substr(0, 40));
 }
 
-// All tensors of the files, as transformers reads them, wherever the index has them.
+// Reads all tensors of the files, wherever the index has them, as transformers does.
 Result<std::shared_ptr<TensorMap>> read_tensors(const fs::path& folder) {
   ASSIGN_OR_RETURN(const std::set<std::string> names, weight_files(folder));
   auto tensors = std::make_shared<TensorMap>();

@@ -11,8 +11,8 @@ namespace {
 
 constexpr const char* kPrefix = "eagle3.";
 
-// Behind the prefix: what is read, and what changes nothing. llama.cpp copies the target's numbers of
-// experts, of which a head has none.
+// The keys behind the prefix: those that are read, and those that change nothing. llama.cpp copies the
+// target's numbers of experts, of which a head has none.
 constexpr const char* kHeadKeys[] = {"block_count",
                                      "context_length",
                                      "embedding_length",

@@ -9,7 +9,7 @@
 namespace moesaic {
 namespace {
 
-// Behind the architecture's name. Those that are read, and those that change nothing here.
+// The keys behind the architecture's name: those that are read, and those that change nothing here.
 constexpr const char* kGgufKeys[] = {"block_count",
                                      "context_length",
                                      "embedding_length",

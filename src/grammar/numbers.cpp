@@ -104,7 +104,7 @@ class Magnitudes {
     return a_.split(ways);
   }
 
-  // Behind `at` digits of the fraction, with at least one more to come. enough: all of them may be 0.
+  // The fraction has `at` digits so far, and at least one more comes. enough: all of them may be 0.
   StateId fraction(size_t at, bool at_low, bool at_high, uint32_t rest, bool enough) {
     const auto [entry, fresh] = fraction_states_.try_emplace({at, at_low, at_high, rest, enough}, -1);
     if (!fresh) return entry->second;

@@ -111,7 +111,7 @@ class SchemaCases::Search {
     Case rest = c;
     rest.choices.erase(rest.choices.begin() + (at - c.choices.begin()));
     cases_.context_.work().add(rest.seen.size() + rest.choices.size());
-    // Where it is known in part only, there may be a case in the rest.
+    // A choice of which all or a part is unknown is passed over: there may be a case in the rest.
     if (first_ && (choice.ways.list == nullptr || choice.ways.note == kNotMore)) return visit(rest, found);
     if (choice.ways.list == nullptr) return left_out_ = true, Status();
     if (choice.ways.note != nullptr) rest.notes.insert(choice.ways.note);

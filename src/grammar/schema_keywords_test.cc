@@ -162,7 +162,7 @@ TEST(SchemaKeywords, NegationsInPart) {
         {"[1]", "[1, 1]", "[2]"},
         {},
         any_else},
-       // All of what is no integer is known, and what says nothing is no part.
+       // Everything that is no integer is known. A keyword that says nothing makes no negation partial.
        {R"({"type": "number", "if": {"type": "integer"}, "then": {"minimum": 5}, "else": {"maximum": 3}})",
         {"2.5", "6", "-0.25", "1.50"},
         {"2", "3.5", "2.0", "5.5"},
@@ -237,7 +237,7 @@ TEST(SchemaKeywords, NegationsInPart) {
             "json_schema: no JSON value satisfies the schema, as far as it can be followed");
 }
 
-// Where the pairs of excluded oneOfs are too many cases, those that satisfy none of the members remain.
+// The pairs of the excluded oneOfs are too many cases: the values that satisfy no member remain.
 TEST(SchemaKeywords, NegatedOneOfsThatMultiply) {
   const auto all_of = [](int count, int members, const char* begin, const char* end) {
     std::string all = R"({"type": "object", "allOf": [)";

@@ -61,7 +61,7 @@ bool read_cache_prompt(Fields& fields);
 std::string read_cache_salt(Fields& fields);
 
 // The tokens of a conversation; refused where they fill the context. param: the field that errors name.
-// limit: to be counted up to there.
+// limit: tokens are counted up to there.
 std::variant<std::vector<int32_t>, ApiError> prompt_of(const Result<Conversation>& conversation,
                                                        const std::string& param, const TokenLimit& limit,
                                                        const Service& service);

@@ -27,9 +27,9 @@ class WaitingTokens {
   void add(const SampledToken& token, std::string_view bytes);
   // Chat: an event's token. What comes before <|message|> is a header.
   void add(const Model& model, const SpecialTokens& special, const AnswerEvent& event);
-  // The tokens whose bytes begin in the text that is next.
+  // Takes the tokens whose bytes begin in the text that is next.
   std::vector<SampledToken> shown_by(std::string_view text);
-  // All that still wait.
+  // Takes all tokens that still wait.
   std::vector<SampledToken> rest();
 
  private:

@@ -11,7 +11,7 @@
 
 namespace moesaic::openai {
 
-// Nothing where there is none, or -1.
+// The seed of the request; nothing where it has none, or -1.
 std::optional<uint64_t> given_seed(Fields& fields);
 // Penalties, filters, logit_bias, seed (random where there is none, or -1), stop, stop_token_ids, ignore_eos,
 // min_tokens, allowed_token_ids and bad_words.

@@ -10,14 +10,14 @@
 
 namespace moesaic::openai {
 
-// Any special token: its name is read as another one where special ones are text.
+// True for any special token: its name is read as other tokens where special names are text.
 inline bool is_special(const Model& model, int32_t token) {
   const std::string name = model.detokenize({&token, 1});
   const auto read = model.tokenize(name, true), as_text = model.tokenize(name, false);
   return read.ok() && as_text.ok() && read.value() != as_text.value();
 }
 
-// Harmony's.
+// The special tokens of harmony.
 class SpecialTokens {
  public:
   explicit SpecialTokens(const Model& model) {

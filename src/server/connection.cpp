@@ -22,8 +22,8 @@ namespace {
 
 using boost::system::error_code;
 
-// The system takes no more than so many bytes that it cannot send: else it would hide megabytes that the
-// client has not read, and ask for more only once it is rid of a third of them.
+// The system buffers no more than so many bytes that are not sent. By default it takes megabytes that the
+// client has not read, and asks for more only when a third of them has gone.
 using NotSent = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
 
 constexpr size_t kFirstRead = 4096;  // bytes; what an idle connection holds
@@ -286,7 +286,7 @@ void Connection::set_common(Response& response) const {
 
 asio::awaitable<void> Connection::send(HttpAnswer answer) {
   HeldBytes unread(app_.bodies, client_of(request_, app_.options));
-  // Half of all is there for any client where there are no others: so no answer is too large for ever.
+  // A client that is alone may always have half of all, so no answer is too large for ever.
   const size_t counted = std::min(answer.body.size(), app_.bodies.limit() / 2);
   if (!head_only_ && !unread.hold_unread(counted)) answer = error_answer(bodies_full(), request_);
   if (app_.draining.stop_requested()) keep_alive_ = false;

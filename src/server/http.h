@@ -24,7 +24,8 @@ inline auto into(boost::system::error_code& error) {
   return asio::redirect_error(asio::use_awaitable, error);
 }
 
-// Bytes of an answer that a client takes within --write-timeout, or all there are, or it is cut off.
+// A client must take so many bytes of an answer within --write-timeout, or all that are left: else it is cut
+// off.
 inline constexpr size_t kLeastRead = 64 << 10;
 
 struct HttpRequest {

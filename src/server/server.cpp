@@ -41,7 +41,7 @@ constexpr auto kHasty = std::chrono::seconds(1);    // stop_time after a second 
 constexpr const char* kFull =
     "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-// As many file descriptors as may be had; their number.
+// Raises the limit of file descriptors as far as it may be raised, and returns it.
 rlim_t raise_file_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return RLIM_INFINITY;
@@ -49,7 +49,8 @@ rlim_t raise_file_limit() {
   return setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : before;
 }
 
-// The connections for which there are files beside those of the model and its devices, the store and the log.
+// Returns for how many connections there are files beside those of the model and its devices, the store and
+// the log.
 rlim_t connections_within(rlim_t files) {
   constexpr rlim_t kOthers = 256;
   return files - std::min(files / 2, kOthers);

@@ -182,12 +182,17 @@ def cut(short):
     streams, whole = post("/v1/completions", {**request, "stream": True}), post("/v1/completions", request)
     for options, signals in ((("--drain-timeout", 0), 1), ((), 2)):
         server = Served("--max-batch", 16, *options, *QUIET, context=16384).wait_ready()
-        answers = []
-        clients = [threading.Thread(target=lambda data=data: answers.append(exchange(server.port, data))) for data in [streams] * 4 + [whole] * 4]
+        answers, begun = [], threading.Semaphore(0)
+
+        def ask(data):
+            answers.append(exchange(server.port, data, begun=begun.release))
+
+        clients = [threading.Thread(target=ask, args=(data,)) for data in [streams] * 4 + [whole] * 4]
         for client in clients:
             client.start()
         server.until("vllm:num_requests_running", 8)
-        server.until("vllm:num_requests_waiting", 0)
+        # A stream without a first token would end with a status as well.
+        require(all(begun.acquire(timeout=60) for _ in range(4)), "a stream did not begin")
         for _ in range(signals):
             server.process.send_signal(signal.SIGTERM)
             time.sleep(0.1)

@@ -48,14 +48,16 @@ def post(path, body):
     return b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(data)) + data
 
 
-def exchange(port, data, address="127.0.0.1", timeout=120):
-    """(status, the answer's body) of a client at this address."""
+def exchange(port, data, address="127.0.0.1", timeout=120, begun=lambda: None):
+    """(status, the answer's body) of a client at this address. begun: called when the first bytes are there."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout, source_address=(address, 0)) as s:
         try:
             s.sendall(data)
         except ConnectionError:
             pass  # refused before it was all sent; the answer says why
-        answer = b"".join(iter(lambda: s.recv(1 << 20), b""))
+        answer = s.recv(1 << 20)
+        begun()
+        answer += b"".join(iter(lambda: s.recv(1 << 20), b""))
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split(b" ")[1]) if head else 0, body
 

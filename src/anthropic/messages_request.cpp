@@ -84,12 +84,8 @@ Json choice_of(Fields& fields, const Json& choice) {
 
 // tool_choice.disable_parallel_tool_use
 bool wants_one_call(Fields& fields) {
-  const Json* choice = fields.find("tool_choice");
-  if (choice == nullptr || !choice->is_object()) return false;
   bool one = false;
-  Fields inner(*choice);
-  inner.read("disable_parallel_tool_use", one);
-  if (!inner.ok()) fields.refuse("tool_choice", inner.refusal()->message);
+  fields.inside("tool_choice", [&](Fields& choice) { choice.read("disable_parallel_tool_use", one); });
   return one;
 }
 
@@ -129,15 +125,14 @@ ReasoningEffort effort_of(int budget) {
 // The model reasons unless the budget is 0; what it thinks is shown where thinking is enabled.
 void read_thinking(Fields& fields, openai::Thinking& thinking) {
   thinking.shown = false;
-  const Json* given = fields.find("thinking");
-  if (given == nullptr) return;
-  if (!given->is_object()) return fields.refuse("thinking", "must be an object");
-  Fields inner(*given);
+  if (fields.find("thinking") == nullptr) return;
   std::string type, display;
-  inner.read("type", type);
-  inner.read("display", display);
-  thinking.budget = openai::read_budget(inner, "budget_tokens", 0);
-  if (!inner.ok()) return fields.refuse("thinking", inner.refusal()->message);
+  fields.inside("thinking", [&](Fields& inner) {
+    inner.read("type", type);
+    inner.read("display", display);
+    thinking.budget = openai::read_budget(inner, "budget_tokens", 0);
+  });
+  if (!fields.ok()) return;
   if (type != "enabled" && type != "disabled" && type != "adaptive" && type != "between_tools")
     return fields.refuse("thinking", "type must be enabled, disabled, adaptive or between_tools");
   if (!display.empty() && display != "summarized" && display != "updates" && display != "omitted")
@@ -170,13 +165,10 @@ void read_effort(Fields& fields, const Json& effort, openai::Thinking& thinking)
 void read_output_config(Fields& fields, MessagesRequest& r) {
   if (const Json* format = fields.find("output_format"))
     read_format(fields, "output_format", *format, r.form);
-  const Json* config = fields.find("output_config");
-  if (config == nullptr) return;
-  if (!config->is_object()) return fields.refuse("output_config", "must be an object");
-  const auto effort = config->find("effort");
-  if (effort != config->end() && !effort->is_null()) read_effort(fields, *effort, r.thinking);
-  const auto format = config->find("format");
-  if (format != config->end() && !format->is_null()) read_format(fields, "output_config", *format, r.form);
+  fields.inside("output_config", [&](const Fields& config) {
+    if (const Json* effort = config.find("effort")) read_effort(fields, *effort, r.thinking);
+    if (const Json* format = config.find("format")) read_format(fields, "output_config", *format, r.form);
+  });
 }
 
 void read_stops(Fields& fields, SamplingParams& sampling) {

@@ -41,10 +41,6 @@ void Fields::refuse(ApiError error) {
   if (!refusal_) refusal_ = std::move(error);
 }
 
-void Fields::unsupported(const char* key, const char* instead) {
-  if (find(key) != nullptr) refuse(key, fmt::format("not supported; {}", instead));
-}
-
 void Fields::read(const char* key, bool& value) {
   const Json* member = find(key);
   if (member == nullptr) return;

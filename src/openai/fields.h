@@ -39,10 +39,20 @@ class Fields {
   // A string or an array of strings.
   void strings(const char* key, std::vector<std::string>& values, size_t most);
 
+  // Reads an object's member by a function of its own Fields; what does not fit is refused under the object's
+  // name.
+  template <typename Read>
+  void inside(const char* key, const Read& read) {
+    const Json* object = find(key);
+    if (object == nullptr) return;
+    if (!object->is_object()) return refuse(key, "must be an object");
+    Fields inner(*object);
+    read(inner);
+    if (!inner.ok()) refuse(key, inner.refusal()->message);
+  }
+
   void refuse(std::string_view key, const std::string& message);
   void refuse(ApiError error);
-  // For fields that are not supported: anything but null is an error.
-  void unsupported(const char* key, const char* instead);
 
   bool ok() const { return !refusal_; }
   const Refusal& refusal() const { return refusal_; }

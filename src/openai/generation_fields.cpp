@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <optional>
 #include <utility>
 
@@ -54,28 +53,13 @@ struct EffortField {
 
 std::optional<ReasoningEffort> meaning_of(const std::string& effort) {
   using Effort = ReasoningEffort;
-  constexpr std::array<std::pair<std::string_view, Effort>, 7> kEfforts = {{{"none", Effort::kLow},
-                                                                            {"minimal", Effort::kLow},
-                                                                            {"low", Effort::kLow},
-                                                                            {"medium", Effort::kMedium},
-                                                                            {"high", Effort::kHigh},
-                                                                            {"xhigh", Effort::kHigh},
-                                                                            {"max", Effort::kHigh}}};
+  constexpr std::pair<std::string_view, Effort> kEfforts[] = {
+      {"none", Effort::kLow},  {"minimal", Effort::kLow}, {"low", Effort::kLow}, {"medium", Effort::kMedium},
+      {"high", Effort::kHigh}, {"xhigh", Effort::kHigh},  {"max", Effort::kHigh}};
   for (const auto& [name, meaning] : kEfforts) {
     if (effort == name) return meaning;
   }
   return {};
-}
-
-// Reads an object's member by a function of its Fields; what does not fit is refused under the object's name.
-template <typename Read>
-void read_inside(Fields& fields, const char* key, Read&& read) {
-  const Json* object = fields.find(key);
-  if (object == nullptr) return;
-  if (!object->is_object()) return fields.refuse(key, "must be an object");
-  Fields inner(*object);
-  read(inner);
-  if (!inner.ok()) fields.refuse(key, inner.refusal()->message);
 }
 
 void read_effort(Fields& fields, const std::string& path, const char* key, std::vector<EffortField>& said) {
@@ -100,7 +84,7 @@ void read_thinking_type(Fields& fields, std::vector<EffortField>& said) {
   const Json* thinking = fields.find("thinking");
   if (thinking == nullptr) return;
   if (thinking->is_boolean()) return read_switch(fields, "", "thinking", said);
-  read_inside(fields, "thinking", [&](Fields& inner) {
+  fields.inside("thinking", [&](Fields& inner) {
     std::string type;
     inner.read("type", type);
     if (type == "disabled")
@@ -162,18 +146,15 @@ void set_choices(Fields& fields, const char* key, Fields& source, const char* me
 
 void read_structured_outputs(Fields& fields, AnswerForm& form) {
   constexpr const char* kKey = "structured_outputs";
-  const Json* outputs = fields.find(kKey);
-  if (outputs == nullptr) return;
-  if (!outputs->is_object()) return fields.refuse(kKey, "must be an object");
-  Fields inner(*outputs);
-  bool object = false;
-  inner.read("json_object", object);
-  set_schema(fields, kKey, inner.find("json"), form);
-  if (object) any_object(fields, kKey, form);
-  set_text(fields, kKey, inner, "regex", &AnswerFormat::regex, form);
-  set_text(fields, kKey, inner, "grammar", &AnswerFormat::gbnf, form);
-  set_choices(fields, kKey, inner, "choice", form);
-  if (!inner.ok()) fields.refuse(kKey, inner.refusal()->message);
+  fields.inside(kKey, [&](Fields& inner) {
+    bool object = false;
+    inner.read("json_object", object);
+    set_schema(fields, kKey, inner.find("json"), form);
+    if (object) any_object(fields, kKey, form);
+    set_text(fields, kKey, inner, "regex", &AnswerFormat::regex, form);
+    set_text(fields, kKey, inner, "grammar", &AnswerFormat::gbnf, form);
+    set_choices(fields, kKey, inner, "choice", form);
+  });
 }
 
 }  // namespace
@@ -183,12 +164,12 @@ Thinking read_thinking(Fields& fields) {
   std::vector<EffortField> said;
   bool exclude = false, include = true;
   read_effort(fields, "", "reasoning_effort", said);
-  read_inside(fields, "reasoning", [&](Fields& reasoning) {
+  fields.inside("reasoning", [&](Fields& reasoning) {
     read_effort(reasoning, "reasoning.", "effort", said);
     read_switch(reasoning, "reasoning.", "enabled", said);
     reasoning.read("exclude", exclude);
   });
-  read_inside(fields, "chat_template_kwargs", [&](Fields& kwargs) {
+  fields.inside("chat_template_kwargs", [&](Fields& kwargs) {
     read_effort(kwargs, "chat_template_kwargs.", "reasoning_effort", said);
     read_switch(kwargs, "chat_template_kwargs.", "enable_thinking", said);
     read_switch(kwargs, "chat_template_kwargs.", "thinking", said);
@@ -256,17 +237,11 @@ StreamFields read_stream(Fields& fields) {
   StreamFields r;
   fields.read("stream", r.stream);
   fields.read("return_progress", r.progress);
-  const Json* options = fields.find("stream_options");
-  if (options == nullptr) return r;
-  if (!options->is_object()) {
-    fields.refuse("stream_options", "must be an object");
-    return r;
-  }
-  Fields inner(*options);
-  inner.read("include_usage", r.include_usage);
-  inner.read("continuous_usage_stats", r.continuous_usage);
+  fields.inside("stream_options", [&](Fields& options) {
+    options.read("include_usage", r.include_usage);
+    options.read("continuous_usage_stats", r.continuous_usage);
+  });
   r.continuous_usage = r.continuous_usage && r.include_usage;  // as vLLM has it
-  if (!inner.ok()) fields.refuse("stream_options", inner.refusal()->message);
   return r;
 }
 

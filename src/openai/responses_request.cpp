@@ -27,13 +27,11 @@ struct ResponsesRequest : ChatTask {
 };
 
 void read_text_format(Fields& fields, ResponsesRequest& r) {
-  const Json* text = fields.find("text");
-  if (text == nullptr) return;
-  if (!text->is_object()) return fields.refuse("text", "must be an object");
-  const auto format = text->find("format");
-  if (format == text->end() || format->is_null()) return;
-  r.format = *format;
-  read_format(fields, "text", &*format, r.form);
+  fields.inside("text", [&](const Fields& text) {
+    const Json* format = text.find("format");
+    if (format != nullptr) r.format = *format;
+    read_format(fields, "text", format, r.form);
+  });
 }
 
 // Reads the parts of answers that must be asked for. The other names are of tools that are not here.

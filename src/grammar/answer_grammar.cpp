@@ -1,13 +1,12 @@
 #include "moesaic/answer_grammar.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "grammar/choice.h"
 #include "grammar/compiled_grammar.h"
 #include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex.h"
+#include "text/utf8.h"
 
 namespace moesaic {
 namespace grammar {
@@ -65,11 +64,7 @@ class TurnBuilder {
   std::vector<StateId> messages_, behind_channel_, behind_role_;
 };
 
-bool is_name(const std::string& name) {
-  return !name.empty() && name.size() <= 256 && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
-  });
-}
+bool is_name(const std::string& name) { return name.size() <= 256 && is_made_of(name, "_-."); }
 
 // Texts of a form, then `next`.
 class Contents {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/file_cache.h"
+#include "text/utf8.h"
 
 namespace moesaic::openai {
 namespace {
@@ -28,22 +29,6 @@ std::string encode(std::string_view bytes) {
   return out;
 }
 
-std::optional<std::string> decode(std::string_view digits) {
-  std::string out;
-  uint32_t bits = 0;
-  int held = 0;
-  for (const char c : digits) {
-    const size_t value = kDigits.find(c);
-    if (value == std::string_view::npos) return {};
-    bits = bits << 6 | static_cast<uint32_t>(value);
-    held += 6;
-    if (held < 8) continue;
-    held -= 8;
-    out += static_cast<char>(bits >> held & 255);
-  }
-  return out;
-}
-
 }  // namespace
 
 std::string seal_reasoning(std::string_view text) {
@@ -53,7 +38,7 @@ std::string seal_reasoning(std::string_view text) {
 std::optional<std::string> unseal_reasoning(std::string_view sealed) {
   if (!sealed.starts_with(kVersion) || sealed.size() < kVersion.size() + kSumDigits) return {};
   sealed.remove_prefix(kVersion.size());
-  std::optional<std::string> text = decode(sealed.substr(kSumDigits));
+  std::optional<std::string> text = base64_decoded(sealed.substr(kSumDigits), kDigits);
   if (text && checksum(*text) != sealed.substr(0, kSumDigits)) text.reset();
   return text;
 }

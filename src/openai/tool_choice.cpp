@@ -10,6 +10,7 @@
 #include "openai/spliced_json.h"
 #include "text/conversation_builder.h"
 #include "text/harmony_json.h"
+#include "text/utf8.h"
 
 namespace moesaic::openai {
 namespace {
@@ -24,13 +25,7 @@ const Json& function_of(const Json& tool) {
   return at != tool.end() && at->is_object() ? *at : tool;
 }
 
-bool is_name(const std::string& name) {
-  constexpr std::string_view kMarks = "_-.";
-  const auto fits = [&](unsigned char c) {
-    return std::isalnum(c) != 0 || kMarks.find(static_cast<char>(c)) != std::string_view::npos;
-  };
-  return !name.empty() && name.size() <= kMaxNameBytes && std::all_of(name.begin(), name.end(), fits);
-}
+bool is_name(const std::string& name) { return name.size() <= kMaxNameBytes && is_made_of(name, "_-."); }
 
 void refuse_name(Fields& fields, const std::string& where) {
   fields.refuse("tools", fmt::format("{} has no name of up to {} letters, digits, '_', '-' and '.'", where,
@@ -91,21 +86,12 @@ void read_tools_of(Fields& fields, const Json& list, const std::string& where, c
   }
 }
 
-void read_list(Fields& fields, Tools& tools) {
-  const Json* list = fields.find("tools");
-  if (list != nullptr) read_tools_of(fields, *list, "", "", tools);
-}
-
 // The name, as the prompt has it, of the function that a choice names.
 std::string chosen_name(const Json& choice) {
   const Json& function = function_of(choice);
   return FunctionName{.name = text::string_or(function, "name", ""),
                       .space = text::string_or(function, "namespace", "")}
       .in_prompt();
-}
-
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 bool has_tool(const Tools& tools, const std::string& name) {
@@ -234,7 +220,8 @@ std::string FunctionName::in_prompt() const {
 }
 
 bool Tools::may_call(const std::string& name) const {
-  return offered() && (choice != Choice::kNamed || name == named) && (!allowed || contains(*allowed, name));
+  return offered() && (choice != Choice::kNamed || name == named) &&
+         (!allowed || std::ranges::count(*allowed, name) > 0);
 }
 
 std::string Tools::in_prompt(const FunctionName& name) const {
@@ -243,7 +230,7 @@ std::string Tools::in_prompt(const FunctionName& name) const {
 
 Tools read_tools(Fields& fields) {
   Tools tools;
-  read_list(fields, tools);
+  if (const Json* list = fields.find("tools")) read_tools_of(fields, *list, "", "", tools);
   read_choice(fields, tools);
   return tools;
 }

@@ -16,6 +16,7 @@
 #include "server/keys.h"
 #include "server/origin.h"
 #include "server/router.h"
+#include "text/utf8.h"
 
 namespace moesaic::server {
 namespace {
@@ -30,10 +31,7 @@ constexpr size_t kFirstRead = 4096;  // bytes; what an idle connection holds
 constexpr size_t kBodyRead = 16384;
 constexpr auto kLinger = std::chrono::seconds(3);
 
-bool is_id(std::string_view id) {
-  const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.'; };
-  return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), fits);
-}
+bool is_id(std::string_view id) { return id.size() <= 128 && is_made_of(id, "-_."); }
 
 // The key of an Authorization field. The scheme's name may be written in any case.
 std::string bearer(std::string_view authorization) {

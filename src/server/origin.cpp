@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
 #include <boost/beast/core/string.hpp>
-#include <cctype>
+
+#include "text/utf8.h"
 
 namespace moesaic::server {
 namespace {
@@ -20,13 +21,7 @@ bool is_port(std::string_view port) {
 }
 
 // Unreserved characters, sub-delims and percent-encoding.
-bool is_name(std::string_view name) {
-  const auto fits = [](unsigned char c) {
-    return std::isalnum(c) != 0 ||
-           std::string_view("-._~!$&'()*+,;=%").find(static_cast<char>(c)) != std::string_view::npos;
-  };
-  return !name.empty() && std::all_of(name.begin(), name.end(), fits);
-}
+bool is_name(std::string_view name) { return is_made_of(name, "-._~!$&'()*+,;=%"); }
 
 struct HostPort {
   std::string_view host, port;  // host: without brackets; port: without the colon
@@ -137,11 +132,7 @@ openai::Refusal check_origin(const HttpRequest& request, const ServerOptions& op
 }
 
 bool is_header_list(std::string_view list) {
-  const auto fits = [](unsigned char c) {
-    return std::isalnum(c) != 0 ||
-           std::string_view("!#$%&'*+-.^_`|~, ").find(static_cast<char>(c)) != std::string_view::npos;
-  };
-  return !list.empty() && list.size() <= kLongestHeaderList && std::all_of(list.begin(), list.end(), fits);
+  return list.size() <= kLongestHeaderList && is_made_of(list, "!#$%&'*+-.^_`|~, ");
 }
 
 }  // namespace moesaic::server

@@ -24,11 +24,7 @@ bool is_word_byte(char c) { return std::isalnum(static_cast<unsigned char>(c)) !
 bool has_word(std::string_view text) { return std::any_of(text.begin(), text.end(), is_word_byte); }
 
 // A content type that is not known here, such as text/plain.
-bool may_be_type(std::string_view word) {
-  return std::all_of(word.begin(), word.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_' || c == '/' || c == '+' || c == '-';
-  });
-}
+bool may_be_type(std::string_view word) { return is_made_of(word, "_/+-"); }
 
 // The channel that a word begins with; empty: none.
 std::string_view channel_in_front(std::string_view word) {

@@ -102,12 +102,8 @@ void HarmonyParser::push_in_header(int32_t token, Events& events) {
 
 // True if the part so far of a header that is too long ends with a whole character, as far as it is UTF-8.
 bool HarmonyParser::may_be_cut() const {
-  const std::string_view text = header_.back().text;
-  for (size_t n = 1; n <= std::min<size_t>(3, text.size()); ++n) {
-    if (utf8_step(text.substr(text.size() - n)).kind == Utf8Kind::kIncomplete)
-      return header_tokens_ > kMaxHeaderTokens + 3;
-  }
-  return true;
+  const std::string& text = header_.back().text;
+  return utf8_whole(text) == text.size() || header_tokens_ > kMaxHeaderTokens + 3;
 }
 
 // Text before a <|channel|> is a message of its own, without a <|message|>: where it stood before any channel

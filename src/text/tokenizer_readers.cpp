@@ -7,6 +7,7 @@
 #include "text/byte_unicode.h"
 #include "text/limited_json.h"
 #include "text/tokenizer.h"
+#include "text/utf8.h"
 
 namespace moesaic {
 namespace {
@@ -24,27 +25,11 @@ Status add_harmony_specials(Vocabulary& vocabulary) {
   return {};
 }
 
-int base64_value(char c) {
-  if (c >= 'A' && c <= 'Z') return c - 'A';
-  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-  if (c >= '0' && c <= '9') return c - '0' + 52;
-  return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-std::optional<std::string> base64_decode(std::string_view encoded) {
+std::optional<std::string> base64_padded(std::string_view encoded) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   if (encoded.empty() || encoded.size() % 4 != 0) return std::nullopt;
-  const size_t padding = encoded.ends_with("==") ? 2 : encoded.ends_with('=') ? 1 : 0;
-  std::string bytes;
-  uint32_t bits = 0;
-  for (size_t i = 0; i < encoded.size(); ++i) {
-    const int value = i < encoded.size() - padding ? base64_value(encoded[i]) : 0;
-    if (value < 0) return std::nullopt;
-    bits = bits << 6 | static_cast<uint32_t>(value);
-    if (i % 4 != 3) continue;
-    for (const int shift : {16, 8, 0}) bytes.push_back(static_cast<char>(bits >> shift));
-  }
-  bytes.resize(bytes.size() - padding);
-  return bytes;
+  encoded.remove_suffix(encoded.ends_with("==") ? 2 : encoded.ends_with('=') ? 1 : 0);
+  return base64_decoded(encoded, kDigits);
 }
 
 // The longest of o200k has 128; reading a rank takes the square of it.
@@ -52,7 +37,7 @@ constexpr size_t kMostTokenBytes = 1024;
 
 Status add_rank_line(std::string_view line, Vocabulary& vocabulary) {
   const size_t space = line.find(' ');
-  const auto bytes = base64_decode(line.substr(0, space));
+  const auto bytes = base64_padded(line.substr(0, space));
   const auto rank = number_of<int32_t>(space == line.npos ? "" : line.substr(space + 1));
   if (!bytes || !rank) return invalid("'{}' is not a base64 token and its rank", line.substr(0, 60));
   if (bytes->size() > kMostTokenBytes)

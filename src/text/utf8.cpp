@@ -1,5 +1,7 @@
 #include "text/utf8.h"
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdint>
 #include <cstring>
@@ -60,6 +62,15 @@ size_t utf8_valid_prefix(std::string_view text) {
   return at;
 }
 
+size_t utf8_whole(std::string_view text) {
+  for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
+    const size_t at = text.size() - back;
+    if ((text[at] & 0xC0) == 0x80) continue;
+    return utf8_step(text.substr(at)).kind == Utf8Kind::kIncomplete ? at : text.size();
+  }
+  return text.size();
+}
+
 std::string utf8_lossy(std::string_view text) {
   std::string clean;
   clean.reserve(text.size());
@@ -85,6 +96,28 @@ std::string percent_decoded(std::string_view text) {
     if (escapes) i += 2;
   }
   return out;
+}
+
+std::optional<std::string> base64_decoded(std::string_view digits, std::string_view alphabet) {
+  std::string out;
+  uint32_t bits = 0;
+  int held = 0;
+  for (const char c : digits) {
+    const size_t value = alphabet.find(c);
+    if (value == std::string_view::npos) return {};
+    bits = bits << 6 | static_cast<uint32_t>(value);
+    held += 6;
+    if (held < 8) continue;
+    held -= 8;
+    out += static_cast<char>(bits >> held & 255);
+  }
+  return out;
+}
+
+bool is_made_of(std::string_view text, std::string_view marks) {
+  return !text.empty() && std::ranges::all_of(text, [&](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || marks.find(c) != std::string_view::npos;
+  });
 }
 
 }  // namespace moesaic

@@ -52,45 +52,38 @@ class TokenWriter {
   Status status_;
 };
 
-// The header of a call in the order in which models mostly write it. Its text is encoded as a whole, as
-// theirs is.
-void write_recipient_last(const Message& message, TokenWriter& writer) {
-  const bool constrained = message.content_type.starts_with(kConstrain);
-  writer.special("<|channel|>");
-  writer.text(fmt::format("{} to={}{}", message.channel, message.recipient, constrained ? " " : ""));
-  if (constrained) {
+bool is_constrained(const Message& message) { return message.content_type.starts_with(kConstrain); }
+
+// With the space before it, but for a constrained one, whose space is the caller's.
+void write_content_type(const Message& message, TokenWriter& writer) {
+  const std::string& type = message.content_type;
+  if (is_constrained(message)) {
     writer.special(kConstrain);
-    writer.text(std::string_view(message.content_type).substr(kConstrain.size()));
-  } else if (!message.content_type.empty()) {
-    writer.text(" " + message.content_type);
+    writer.text(std::string_view(type).substr(kConstrain.size()));
+  } else if (!type.empty()) {
+    writer.text(" " + type);
   }
 }
 
-void write_content_type(const std::string& content_type, TokenWriter& writer) {
-  if (content_type.empty()) return;
-  if (!content_type.starts_with(kConstrain)) return writer.text(" " + content_type);
-  writer.text(" ");
-  writer.special(kConstrain);
-  writer.text(std::string_view(content_type).substr(kConstrain.size()));
-}
-
 // The message without its end. The pieces are encoded one by one, as the reference does: that decides the
-// tokens.
+// tokens. The header of a call in the order in which models mostly write it is encoded as a whole, as theirs
+// is.
 void write_open_message(const Message& message, TokenWriter& writer) {
   writer.special("<|start|>");
   writer.text(message.role == "tool" ? message.name : message.role);
   if (message.role != "tool" && !message.name.empty()) writer.text(":" + message.name);
-  const bool named = !message.recipient.empty() && message.recipient != "all";
-  if (named && message.recipient_last && !message.channel.empty()) {
-    write_recipient_last(message, writer);
+  const bool named = !message.recipient.empty() && message.recipient != "all",
+             last = named && message.recipient_last && !message.channel.empty();
+  const std::string_view space = is_constrained(message) ? " " : "";
+  if (named && !last) writer.text(" to=" + message.recipient);
+  if (!message.channel.empty()) writer.special("<|channel|>");
+  if (last) {
+    writer.text(fmt::format("{} to={}{}", message.channel, message.recipient, space));
   } else {
-    if (named) writer.text(" to=" + message.recipient);
-    if (!message.channel.empty()) {
-      writer.special("<|channel|>");
-      writer.text(message.channel);
-    }
-    write_content_type(message.content_type, writer);
+    writer.text(message.channel);
+    writer.text(space);
   }
+  write_content_type(message, writer);
   writer.special("<|message|>");
   writer.text(message.text);
 }

@@ -150,8 +150,10 @@ double cache_bytes(const KvDemand& demand, const KvLayout& layout, const ModelCo
   return kv_bytes(layout, config, backend) + draft_cache_bytes(demand.draft, layout);
 }
 
-ContextChoice context_within(double rest, const KvDemand& demand, const ModelConfig& config,
-                             const Backend& backend) {
+}  // namespace
+
+ContextChoice fitting_context(double free, const KvDemand& demand, const ModelConfig& config,
+                              const Backend& backend) {
   const bool cached = demand.kv_tokens > 0 && demand.kv_tokens < config.max_context;
   const int most = cached ? static_cast<int>(demand.kv_tokens) : config.max_context;
   const auto fits = [&](int64_t tokens) {
@@ -159,7 +161,7 @@ ContextChoice context_within(double rest, const KvDemand& demand, const ModelCon
     d.context = static_cast<int>(tokens);
     d.kv_tokens = std::max(demand.kv_tokens, tokens);
     const Result<KvLayout> layout = kv_layout(config, d);
-    return layout.ok() && cache_bytes(d, layout.value(), config, backend) <= kContextShare * rest;
+    return layout.ok() && cache_bytes(d, layout.value(), config, backend) <= kContextShare * free;
   };
   if (fits(most)) return {most, cached ? ContextLimit::kCache : ContextLimit::kModel};
   const int64_t pages = largest(most / kPageTokens, [&](int64_t n) { return fits(n * kPageTokens); });
@@ -167,27 +169,21 @@ ContextChoice context_within(double rest, const KvDemand& demand, const ModelCon
           ContextLimit::kMemory};
 }
 
-int64_t kv_tokens_within(double rest, const KvDemand& demand, const ModelConfig& config,
-                         const Backend& backend) {
+int64_t fitting_kv_tokens(double free, const KvDemand& demand, const ModelConfig& config,
+                          const Backend& backend) {
   const double share = backend.caps().cache_share;
   const int64_t more = largest(int64_t{demand.context} * (demand.sequences - 1), [&](int64_t tokens) {
     KvDemand d = demand;
     d.kv_tokens = demand.context + tokens;
     const Result<KvLayout> layout = kv_layout(config, d);
-    return layout.ok() && cache_bytes(d, layout.value(), config, backend) <= share * rest;
+    return layout.ok() && cache_bytes(d, layout.value(), config, backend) <= share * free;
   });
   return demand.context + more;
 }
 
-}  // namespace
-
 ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                               Backend& backend) {
-  return context_within(rest_beside(demand, config, weights, backend), demand, config, backend);
-}
-ContextChoice fitting_context(double free, const KvDemand& demand, const ModelConfig& config,
-                              const Backend& backend) {
-  return context_within(free, demand, config, backend);
+  return fitting_context(rest_beside(demand, config, weights, backend), demand, config, backend);
 }
 
 int fitting_batch(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
@@ -207,11 +203,7 @@ int fitting_batch(const KvDemand& demand, const ModelConfig& config, const Model
 
 int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                           Backend& backend) {
-  return kv_tokens_within(rest_beside(demand, config, weights, backend), demand, config, backend);
-}
-int64_t fitting_kv_tokens(double free, const KvDemand& demand, const ModelConfig& config,
-                          const Backend& backend) {
-  return kv_tokens_within(free, demand, config, backend);
+  return fitting_kv_tokens(rest_beside(demand, config, weights, backend), demand, config, backend);
 }
 
 double free_for_cache(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,

@@ -146,8 +146,7 @@ Result<StateId> SchemaCompiler::number(const Facts& facts) {
   const bool whole = (facts.types & kFraction) == 0;
   range.fractions = (facts.types & kInteger) == 0;
   for (const Json& value : facts.factors) {
-    const auto factor = factor_of(value.is_number_float() ? decimal_of(value.get<double>())
-                                                          : decimal_of(value.get<uint64_t>()));
+    const auto factor = factor_of(decimal_of(value));
     const auto both = factor ? common(range.factor, *factor) : std::nullopt;
     if (!both)
       return invalid("multipleOf {} is not supported: at most {}, and as many without the point",
@@ -157,9 +156,7 @@ Result<StateId> SchemaCompiler::number(const Facts& facts) {
   std::vector<NumberRange> ranges = {range};
   for (const Json* value : facts.differs) {
     if (!value->is_number()) continue;
-    const Decimal apart = value->is_number_unsigned()  ? decimal_of(value->get<uint64_t>())
-                          : value->is_number_integer() ? decimal_of(value->get<int64_t>())
-                                                       : decimal_of(value->get<double>());
+    const Decimal apart = decimal_of(*value);
     std::vector<NumberRange> cut;
     for (const NumberRange& r : ranges) {
       NumberRange below = r, above = r;

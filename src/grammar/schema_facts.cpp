@@ -1,8 +1,8 @@
 #include "grammar/schema_facts.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <span>
 
 #include "base/error.h"
 #include "grammar/pattern.h"
@@ -14,53 +14,41 @@ struct Spoken {
   std::string_view keyword;
   unsigned type;
 };
-constexpr std::array<Spoken, 32> kSpoken = {{{"properties", kObject},
-                                             {"required", kObject},
-                                             {"additionalProperties", kObject},
-                                             {"patternProperties", kObject},
-                                             {"propertyNames", kObject},
-                                             {"unevaluatedProperties", kObject},
-                                             {"minProperties", kObject},
-                                             {"maxProperties", kObject},
-                                             {kAbsent, kObject},
-                                             {"items", kArray},
-                                             {"prefixItems", kArray},
-                                             {"additionalItems", kArray},
-                                             {"unevaluatedItems", kArray},
-                                             {"minItems", kArray},
-                                             {"maxItems", kArray},
-                                             {"contains", kArray},
-                                             {"uniqueItems", kArray},
-                                             {"minLength", kString},
-                                             {"maxLength", kString},
-                                             {"pattern", kString},
-                                             {"format", kString},
-                                             {kNotPattern, kString},
-                                             {"minimum", kNumber},
-                                             {"maximum", kNumber},
-                                             {"exclusiveMinimum", kNumber},
-                                             {"exclusiveMaximum", kNumber},
-                                             {"multipleOf", kNumber}}};
+constexpr Spoken kSpoken[] = {{"properties", kObject},
+                              {"required", kObject},
+                              {"additionalProperties", kObject},
+                              {"patternProperties", kObject},
+                              {"propertyNames", kObject},
+                              {"unevaluatedProperties", kObject},
+                              {"minProperties", kObject},
+                              {"maxProperties", kObject},
+                              {kAbsent, kObject},
+                              {"items", kArray},
+                              {"prefixItems", kArray},
+                              {"additionalItems", kArray},
+                              {"unevaluatedItems", kArray},
+                              {"minItems", kArray},
+                              {"maxItems", kArray},
+                              {"contains", kArray},
+                              {"uniqueItems", kArray},
+                              {"minLength", kString},
+                              {"maxLength", kString},
+                              {"pattern", kString},
+                              {"format", kString},
+                              {kNotPattern, kString},
+                              {"minimum", kNumber},
+                              {"maximum", kNumber},
+                              {"exclusiveMinimum", kNumber},
+                              {"exclusiveMaximum", kNumber},
+                              {"multipleOf", kNumber}};
 
-constexpr std::array<Spoken, 8> kTypeNames = {{{"object", kObject},
-                                               {"array", kArray},
-                                               {"string", kString},
-                                               {"integer", kInteger},
-                                               {"number", kNumber},
-                                               {"boolean", kBoolean},
-                                               {"null", kNull},
-                                               {kFractions, kFraction}}};
+constexpr Spoken kTypeNames[] = {{"object", kObject},   {"array", kArray},      {"string", kString},
+                                 {"integer", kInteger}, {"number", kNumber},    {"boolean", kBoolean},
+                                 {"null", kNull},       {kFractions, kFraction}};
 
-template <typename List>
-unsigned find(const List& list, std::string_view name) {
-  const auto at = std::find_if(list.begin(), list.end(), [&](const Spoken& s) { return s.keyword == name; });
-  return at == list.end() || name.empty() ? 0 : at->type;
-}
-
-Decimal decimal(const Json& value) {
-  return value.is_number_unsigned()  ? decimal_of(value.get<uint64_t>())
-         : value.is_number_integer() ? decimal_of(value.get<int64_t>())
-                                     : decimal_of(value.get<double>());
+unsigned find(std::span<const Spoken> list, std::string_view name) {
+  const auto at = std::ranges::find(list, name, &Spoken::keyword);
+  return at == list.end() ? 0 : at->type;
 }
 
 class Collector {
@@ -199,7 +187,7 @@ class Collector {
     if (exclusive && value.is_boolean()) return {};
     if (!value.is_number()) return invalid("{} must be a number", keyword);
     const char* flag = low ? "exclusiveMinimum" : "exclusiveMaximum";
-    const Bound made{decimal(value), !exclusive && schema.value(flag, Json()) != true};
+    const Bound made{decimal_of(value), !exclusive && schema.value(flag, Json()) != true};
     auto& bound = low ? facts_.range.low : facts_.range.high;
     const int order = bound ? compare(made.value, bound->value) : 0;
     if (!bound || (low ? order > 0 : order < 0) || (order == 0 && !made.included)) bound = made;
@@ -228,6 +216,12 @@ Result<bool> add_named(const Json& schema, const std::string& name, SchemaContex
 }
 
 }  // namespace
+
+Decimal decimal_of(const Json& value) {
+  return value.is_number_unsigned()  ? decimal_of(value.get<uint64_t>())
+         : value.is_number_integer() ? decimal_of(value.get<int64_t>())
+                                     : decimal_of(value.get<double>());
+}
 
 std::string ignored_format(const std::string& format) { return "the format \"" + format + "\" is ignored"; }
 

@@ -59,6 +59,8 @@ unsigned type_of_value(const Json& value);
 // The facts of schemas without regard to their combinations. Fails on keywords of the wrong shape.
 Result<Facts> facts_of(const Schemas& schemas, SchemaContext& context);
 bool empty(const NumberRange& range);
+// `value` is a number.
+Decimal decimal_of(const Json& value);
 
 // The schemas that a property of this name must satisfy.
 Result<Schemas> schemas_of_property(const Facts& facts, const std::string& name, SchemaContext& context);

@@ -2,30 +2,18 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <utility>
 
 namespace moesaic::text {
 
 std::string_view medium_of(const OrderedJson& part) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kMedia = {
-      {{"image", "image"},
-       {"image_url", "image"},
-       {"image_file", "image"},
-       {"input_image", "image"},
-       {"output_image", "image"},
-       {"computer_screenshot", "image"},
-       {"audio", "audio"},
-       {"audio_url", "audio"},
-       {"input_audio", "audio"},
-       {"output_audio", "audio"},
-       {"video", "video"},
-       {"video_url", "video"},
-       {"input_video", "video"},
-       {"file", "file"},
-       {"file_url", "file"},
-       {"input_file", "file"},
-       {"document", "document"}}};
+  constexpr std::pair<std::string_view, std::string_view> kMedia[] = {
+      {"image", "image"},        {"image_url", "image"},    {"image_file", "image"},
+      {"input_image", "image"},  {"output_image", "image"}, {"computer_screenshot", "image"},
+      {"audio", "audio"},        {"audio_url", "audio"},    {"input_audio", "audio"},
+      {"output_audio", "audio"}, {"video", "video"},        {"video_url", "video"},
+      {"input_video", "video"},  {"file", "file"},          {"file_url", "file"},
+      {"input_file", "file"},    {"document", "document"}};
   const std::string type = string_or(part, "type", "");
   for (const auto& [name, medium] : kMedia) {
     if (type == name) return medium;

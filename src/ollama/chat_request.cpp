@@ -27,17 +27,6 @@ struct ChatRequest : openai::ChatTask {
   bool stream = true;  // unless a request says otherwise
 };
 
-void read_served_model(Fields& fields, const Service& service) {
-  std::string model;
-  fields.read("model", model);
-  if (model.empty()) fields.refuse("model", fmt::format("is missing; '{}' is served", service.name));
-  if (fields.ok() && !is_served(model, service))
-    fields.refuse(
-        {.http = 404,
-         .message = fmt::format("model '{}' not found; '{}' is served", model.substr(0, 200), service.name),
-         .param = "model"});
-}
-
 // True for a text that Go reads as a duration, such as 5m, 1h30m, -1s or 0.
 bool is_duration(std::string_view text) {
   constexpr std::string_view kDigits = "0123456789.";
@@ -232,6 +221,16 @@ openai::PreparedRequestOrError prepare(std::string_view body, const openai::Fiel
 
 bool is_served(const std::string& model, const Service& service) {
   return model == service.name || model == service.name + ":latest";
+}
+
+void read_served_model(Fields& fields, const Service& service, std::string model) {
+  fields.read("model", model);
+  if (model.empty()) fields.refuse("model", fmt::format("is missing; '{}' is served", service.name));
+  if (fields.ok() && !is_served(model, service))
+    fields.refuse(
+        {.http = 404,
+         .message = fmt::format("model '{}' not found; '{}' is served", model.substr(0, 200), service.name),
+         .param = "model"});
 }
 
 openai::PreparedRequestOrError prepare_chat(std::string_view body, const Service& service) {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "openai/answer.h"
+#include "openai/fields.h"
 
 namespace moesaic::ollama {
 
@@ -14,5 +15,8 @@ openai::PreparedRequestOrError prepare_generate(std::string_view body, const ope
 
 // True if the name means the model that is served: its own, with or without ":latest".
 bool is_served(const std::string& model, const openai::Service& service);
+
+// Refuses a request that names no model or another one. model: what counts where the field "model" is absent.
+void read_served_model(openai::Fields& fields, const openai::Service& service, std::string model = {});
 
 }  // namespace moesaic::ollama

@@ -35,19 +35,13 @@ constexpr auto kIgnoredOptions = openai::ignored<16>(
     "num_ctx num_batch num_gpu main_gpu num_thread num_keep use_mmap use_mlock low_vram numa f16_kv "
     "vocab_only logits_all draft_num_predict mirostat_tau mirostat_eta");
 
-const FieldTable& options_table() {
-  static const FieldTable table{
-      {{{"`options`", kOptions}, {"`options`", kIgnoredOptions}, openai::fields_elsewhere()}}};
-  return table;
-}
-
 std::span<const KnownField> common_fields() {
   static const KnownField fields[] = {
       {"model"},
       {"stream"},
       {"think"},
       {"format"},
-      {"options", kRead, {}, {}, &options_table()},
+      {"options", kRead, {}, {}, &option_fields()},
       {"logprobs"},
       {"top_logprobs"},
       {"keep_alive", kIgnored},
@@ -113,6 +107,10 @@ const FieldTable& generate_fields() {
   return table;
 }
 
-const FieldTable& option_fields() { return options_table(); }
+const FieldTable& option_fields() {
+  static const FieldTable table{
+      {{{"`options`", kOptions}, {"`options`", kIgnoredOptions}, openai::fields_elsewhere()}}};
+  return table;
+}
 
 }  // namespace moesaic::ollama

@@ -56,14 +56,10 @@ openai::TokenAnswerOrError show(std::string_view body, const openai::Service& se
   const Result<Json> root = openai::parse_object(body);
   if (!root.ok()) return openai::api_error(root.status());
   openai::Fields fields(root.value());
-  std::string model;
-  fields.read("name", model);
-  fields.read("model", model);
-  if (model.empty()) fields.refuse("model", fmt::format("is missing; '{}' is served", service.name));
+  std::string name;
+  fields.read("name", name);
+  read_served_model(fields, service, name);
   if (!fields.ok()) return *fields.refusal();
-  if (!is_served(model, service))
-    return openai::not_found(
-        fmt::format("model '{}' not found; '{}' is served", model.substr(0, 200), service.name));
   const Json info = {{"general.architecture", "gptoss"},
                      {"general.basename", service.name},
                      {"gptoss.context_length", service.model.context()},

@@ -13,46 +13,27 @@ bool is_false(const Schemas& schemas) {
   return std::any_of(schemas.begin(), schemas.end(), [](const Json* s) { return *s == false; });
 }
 
-// Names as a tree: a child comes behind its parent.
-struct NameTree {
-  struct Node {
-    std::map<char32_t, int> children;
-    bool name = false;
-  };
-  std::vector<Node> nodes = {{}};
-
-  void add(const std::string& name) {
-    int at = 0;
-    for (const char32_t c : code_points(name)) {
-      const auto [child, fresh] = nodes[at].children.try_emplace(c, static_cast<int>(nodes.size()));
-      const int next = child->second;
-      if (fresh) nodes.emplace_back();
-      at = next;
-    }
-    nodes[at].name = true;
-  }
-};
-
 // Keys that are none of these names, from the quote on. Inside the tree characters have their usual spelling
 // only, so that no escape spells a name.
 StateId key_beside(Automaton& a, JsonRules& rules, StringMaker& strings,
                    const std::vector<std::string>& names, StateId next) {
-  NameTree tree;
-  for (const std::string& name : names) tree.add(name);
+  CharAutomaton tree = automaton_of(names);
   const StateId free = a.call(rules.string_tail(), next), end = a.byte('"', next);
-  std::vector<StateId> made(tree.nodes.size());
-  for (size_t i = tree.nodes.size(); i-- > 0 && !a.full();) {
+  std::vector<StateId> made(tree.states.size());
+  for (size_t i = tree.states.size(); i-- > 1 && !a.full();) {  // a child comes behind its parent
     std::vector<StateId> ways;
     CharSet taken;
-    if (!tree.nodes[i].name) ways.push_back(end);
-    for (const auto& [c, child] : tree.nodes[i].children) {
-      taken.push_back({c, c});
-      ways.push_back(string_character(a, {{c, c}}, made[child]));
+    if (tree.states[i].skips.empty()) ways.push_back(end);
+    auto& steps = tree.states[i].steps;
+    std::ranges::sort(steps, {}, [&](const CharAutomaton::Step& step) { return tree.sets[step.set][0]; });
+    for (const auto& [set, child] : steps) {
+      taken.push_back(tree.sets[set][0]);
+      ways.push_back(string_character(a, tree.sets[set], made[child]));
     }
     ways.push_back(strings.character(complement(taken), free));
     made[i] = a.split(ways);
   }
-  return a.byte('"', made[0]);
+  return a.byte('"', made[tree.start]);
 }
 
 }  // namespace

@@ -1,6 +1,11 @@
+import os
+
 import pytest
 
 import moesaic
+
+# Servers of this machine are asked without a proxy.
+os.environ["no_proxy"] = "127.0.0.1,localhost," + os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,7 @@ def test_a_forked_process_gets_an_exception_and_may_open_its_own():
         import moesaic
         from moesaic import LLM, SamplingParams
         few = SamplingParams(temperature=0, max_tokens=4)
-        options = dict(device="cpu", threads=1, context=256, max_batch=4)
+        options = dict(device="cpu", threads=1, context=4096, max_batch=4)
         llm = LLM("tiny", **options)
         stop = threading.Event()
         def work():
@@ -61,7 +61,7 @@ def test_a_forked_process_gets_an_exception_and_may_open_its_own():
                 llm.generate("Once", few)
         worker = threading.Thread(target=work)
         worker.start()
-        stream = llm.stream("Once upon", SamplingParams(max_tokens=200))
+        stream = llm.stream("Once upon", SamplingParams(max_tokens=4000, ignore_eos=True))
         next(stream)
         child = os.fork()
         if child == 0:

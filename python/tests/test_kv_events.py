@@ -30,8 +30,11 @@ class Picture:
 
     def __init__(self, endpoint):
         self.socket = zmq.Context.instance().socket(zmq.SUB)
-        self.socket.connect(endpoint)
         self.socket.setsockopt_string(zmq.SUBSCRIBE, "kv@")
+        connected = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self.socket.connect(endpoint)
+        assert connected.poll(20_000)  # until then messages are lost
+        self.socket.disable_monitor()
         self.blocks, self.next, self.removed = {}, 0, 0
 
     def read(self, milliseconds):

@@ -220,7 +220,7 @@ TEST_F(ParallelBackendTest, ARankMayBeSlow) {
   make(2, Manner::kStalls);
   EXPECT_TRUE(step().ok());
   std::thread later([&] {
-    std::this_thread::sleep_for(std::chrono::duration<double>(kShort / 2));
+    std::this_thread::sleep_for(std::chrono::duration<double>(kShort / 10));
     release_.set_value();
   });
   EXPECT_EQ(step().message(), "");

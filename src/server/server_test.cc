@@ -65,8 +65,12 @@ TEST_F(ServerTest, LargeRequestsDoNotDelaySmallOnes) {
 // As clients see it: the time in which the body comes counts.
 TEST_F(ServerTest, TheTimeToTheFirstTokenBeginsWithTheHead) {
   constexpr std::chrono::milliseconds kPause(300);
-  const std::string whole = request(ask(R"("max_tokens": 2)"));
+  const std::string whole =
+      request(ask(R"("max_tokens": 2)"), "/v1/chat/completions", "Expect: 100-continue\r\n");
   tcp::socket socket = send(whole.substr(0, whole.size() - 1));
+  std::string head;  // tells that the server has the request's
+  asio::read_until(socket, asio::dynamic_buffer(head), "\r\n\r\n");
+  EXPECT_EQ(head.find("HTTP/1.1 100 "), 0);
   std::this_thread::sleep_for(kPause);
   asio::write(socket, asio::buffer(whole.substr(whole.size() - 1)));
   EXPECT_EQ(rest_of(socket).find("HTTP/1.1 200 "), 0);

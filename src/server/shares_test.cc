@@ -62,12 +62,13 @@ TEST(Client, IsANetworkOrAKey) {
 class SharesTest : public ServerTest {
  protected:
   static constexpr size_t kBodies = 4 << 20;
-  explicit SharesTest(size_t bodies = kBodies)
+  explicit SharesTest(size_t bodies = kBodies, seconds write_time = Limits().write_time)
       : ServerTest(16384, options_with([&](ServerOptions& o) {
                      o.api_keys = {"first", "second"};
                      o.limits.bodies_bytes = bodies;
                      o.limits.body_bytes = 1 << 20;
                      o.limits.connections = 40;
+                     o.limits.write_time = write_time;
                      o.limits.drain_time = seconds(0);
                    })) {}
   static std::string key(const char* name) { return std::string("Authorization: Bearer ") + name + "\r\n"; }
@@ -111,7 +112,8 @@ TEST_F(SharesTest, AKeysStreamsDoNotShutOutAnother) {
   until("vllm:num_requests_running", kBatch);
   const std::string dropped = first_of(streams, "HTTP/1.1 429");  // it made room
   EXPECT_NE(dropped.find("Retry-After: "), std::string::npos) << dropped;
-  EXPECT_GE(beginning_with(streams, "HTTP/1.1 200").size(), static_cast<size_t>(kBatch));
+  while (beginning_with(streams, "HTTP/1.1 200").size() < kBatch) {
+  }
 }
 
 TEST_F(SharesTest, AKeysHalfSentBodiesDoNotShutOutAnother) {
@@ -147,7 +149,7 @@ TEST_F(SharesTest, WhatAnAnswerKeepsOfItsBodyCountsAsABody) {
 
 class FewBytesTest : public SharesTest {
  protected:
-  FewBytesTest() : SharesTest(kBodies / 8) {}
+  FewBytesTest() : SharesTest(kBodies / 8, std::chrono::minutes(10)) {}
 };
 
 // 2.5 MB of log-probabilities, of which the client reads 0.4 MB in a second once all is generated.
@@ -158,8 +160,7 @@ TEST_F(FewBytesTest, AStreamThatFallsBehindEndsWithAnError) {
   const std::string body =
       R"({"prompt": "a", "n": 4, "max_tokens": 800, "ignore_eos": true, "stream": true, "logprobs": 20})";
   asio::write(socket, asio::buffer(request(body, "/v1/completions", key("first"))));
-  until("vllm:num_requests_running", 4);
-  until("vllm:num_requests_running", 0);
+  until("vllm:generation_tokens_total", 3200);  // while nothing is read
   std::string answer;
   boost::system::error_code end;
   for (std::array<char, 8192> part; !end; std::this_thread::sleep_for(std::chrono::milliseconds(20)))

@@ -125,12 +125,12 @@ int entries(const char* folder) {
   return static_cast<int>(std::distance(std::filesystem::directory_iterator(folder), {}));
 }
 
-constexpr unsigned kAlarm = 15;  // seconds, after which a child has hung
+constexpr unsigned kAlarm = 60;  // seconds, after which a child has hung
 
 class ShutdownTest : public testing::Test {
  protected:
   ShutdownTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
-  ~ShutdownTest() override { EXPECT_LT(Clock::now() - begun_, seconds(20)); }
+  ~ShutdownTest() override { EXPECT_LT(Clock::now() - begun_, seconds(90)); }
   const Clock::time_point begun_ = Clock::now();
 };
 

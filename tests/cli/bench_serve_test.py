@@ -204,7 +204,7 @@ class BenchServe(Cli):
             self.failure(answer, "not a byte for 0.5 s", "--timeout", 0.5, hold=True)
 
     def test_an_answer_without_end_is_not_read_without_end(self):
-        self.failure([HEAD + b"\r\n"] + [event("a" * 1000) * 1100] * 2, "far longer than -n", "--timeout", 2, hold=True)
+        self.failure([HEAD + b"\r\n"] + [event("a" * 1000) * 1100] * 2, "far longer than -n", "--timeout", 20, hold=True)
 
     def test_check_says_what_went_wrong_without_load(self):
         self.failure(b"HTTP/1.1 429 x\r\nContent-Length: 0\r\n\r\n", "HTTP 429", "--check")

@@ -27,6 +27,8 @@ MODEL = str(small_model.make(FOLDER / "model"))
 THINKER = str(small_model.make(FOLDER / "thinker", small_model.THOUGHT))
 CALLER = str(small_model.make(FOLDER / "caller", small_model.CALL))
 TINY = str(pathlib.Path(__file__).resolve().parents[2] / "models/tiny")
+# Servers of this machine are asked without a proxy.
+os.environ["no_proxy"] = "127.0.0.1,localhost," + os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
 # A background job of a script has SIGINT ignored, and programs that are started here would, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 TIMEOUT = 240 if SANITIZED else 60  # seconds; a command takes a tenth of one, under sanitizers and emulators much more

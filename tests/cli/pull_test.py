@@ -307,12 +307,17 @@ class Wire(PullCase):
         start = time.monotonic()
         self.pull()
         self.assertGreater(time.monotonic() - start, 2)
-        at = lambda seconds: email.utils.formatdate(time.time() + seconds, usegmt=True)
-        self.hub.fail = [(429, {"Retry-After": at(2.9)})]
+        class At:  # seconds after it is sent
+            def __init__(self, seconds):
+                self.seconds = seconds
+
+            def __str__(self):
+                return email.utils.formatdate(time.time() + self.seconds, usegmt=True)
+        self.hub.fail = [(429, {"Retry-After": At(2.9)})]
         start = time.monotonic()
         self.pull()
         self.assertGreater(time.monotonic() - start, 0.9)
-        self.hub.fail = [(429, {"Retry-After": at(4000)})]
+        self.hub.fail = [(429, {"Retry-After": At(4000)})]
         self.not_pulled(["no more requests for now", r"(4000|39\d\d) s"])
         self.hub.fail = [(429, {"Retry-After": "4000"})]
         self.not_pulled(["no more requests for now", "4000 s", "HF_TOKEN"])

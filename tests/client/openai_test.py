@@ -15,9 +15,11 @@ def run_in_venv():
     venv = pathlib.Path(os.environ.get("MOESAIC_VENV", "build/venv-openai"))
     python = venv / "bin" / "python"
     if not (venv / "installed").exists():
+        # The version that `make clients` takes; LATEST=1 there tries newer ones.
+        openai = next(line for line in (FOLDER / "ecosystem/requirements.txt").read_text().splitlines() if line.startswith("openai=="))
         for command in ([sys.executable, "-m", "venv", str(venv)],
-                        [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "openai"]):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+                        [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", openai]):
+            done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode != 0:
                 print(f"skipped: no openai client here: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
                 sys.exit(SKIPPED)

@@ -4,6 +4,7 @@ import atexit
 import http.client
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -11,6 +12,8 @@ import time
 import urllib.request
 
 MOESAIC = os.environ.get("MOESAIC", "moesaic")
+# Servers of this machine are asked without a proxy.
+os.environ["no_proxy"] = "127.0.0.1,localhost," + os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
 
 
 class Served:
@@ -55,12 +58,25 @@ class Served:
             raise KeyError(f"{name} is not among the metrics")
         return sum(map(float, values))
 
-    def until(self, name, value, seconds=20):
+    def until(self, name, value, seconds=60, label=""):
         """Waits for a metric to have a value."""
-        deadline = time.time() + seconds
-        while self.metric(name) != value:
-            if time.time() > deadline:
-                raise AssertionError(f"{name} is {self.metric(name)}, not {value}")
+        deadline = time.monotonic() + seconds
+        while self.metric(name, label) != value:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{name} is {self.metric(name, label)}, not {value}")
+            time.sleep(0.02)
+
+    def resident(self):
+        """Bytes of memory."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
+
+    def until_resident(self, most, seconds=20):
+        """Waits for it to hold at most so many bytes: what is free goes back to the system a moment later."""
+        deadline = time.monotonic() + seconds
+        while self.resident() > most:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{self.resident() >> 20} MiB are resident, more than {most >> 20}")
             time.sleep(0.02)
 
     def stop(self):

@@ -152,7 +152,7 @@ def terminated_beside_grammars(short):
     drain = 5
     server = Served("--max-batch", 16, "--drain-timeout", drain, *QUIET).wait_ready()
     statuses = multiprocessing.Queue()
-    others = multiprocessing.Process(target=attack, args=(server.port, "grammar", short, time.time() + 4, statuses), daemon=True)
+    others = multiprocessing.Process(target=attack, args=(server.port, "grammar", short, time.time() + 120, statuses), daemon=True)
     others.start()
     while server.metric("vllm:num_requests_running") < 4:
         require(others.is_alive(), "the grammars were never followed at a time")
@@ -161,7 +161,7 @@ def terminated_beside_grammars(short):
     server.process.send_signal(signal.SIGTERM)
     server.process.communicate(timeout=60)
     took = time.time() - start
-    statuses.get(timeout=60)
+    others.terminate()
     others.join(60)
     print(f"hostile      ended {took:.2f} s after SIGTERM beside 8 x grammar", flush=True)
     require(server.process.returncode == 0, f"it ended with {server.process.returncode}")
@@ -185,7 +185,7 @@ def hostile(short):
         most = 500 + 20 * ordinary["between"]["p99"] if short else 1.5 * ordinary["between"]["p99"]
         if result["between"]["p99"] > most:
             failures.append(f"beside {result['kind']}, p99 between tokens is {result['between']['p99']:.1f} ms, over {most:.1f}")
-        if result["health_p99_ms"] > (1000 if short else 50):
+        if result["health_p99_ms"] > (1000 + 20 * ordinary["health_p99_ms"] if short else 50):
             failures.append(f"beside {result['kind']}, p99 of /health is {result['health_p99_ms']:.1f} ms")
         if result["kind"] == "grammar" and not short and (result["between"]["max"] > 100 or result["schema_ms"] > 300):
             failures.append(f"beside grammars, a stream stood still for {result['between']['max']:.0f} ms and a schema took {result['schema_ms']:.0f} ms")

@@ -142,7 +142,7 @@ TEST(MultiplyRate, IsWhatNoProductBeats) {
   ActRows act;
   act.assign(kernels, pool, act_format(Format::kMxfp4, kernels), x.data(), kCols, kTokens, kCols);
   double most = 0, gemm = 0;
-  for (int i = 0; i < kTries && (i == 0 || gemm > most); ++i) {
+  for (int i = 0; i < kTries && (i == 0 || gemm > most || gemm < most / 10); ++i) {
     most = std::max(most, measure_multiply_rate(kernels, pool));
     // One window times all repetitions, as the rate's does. A single product is short enough to escape what
     // interrupts long ones.

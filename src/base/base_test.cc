@@ -62,7 +62,7 @@ TEST(ThreadPool, EveryItemApartOnce) {
     ThreadPool pool(threads);
     for (int round = 0; round < 3000; ++round) {
       std::vector<std::atomic<int>> seen(static_cast<size_t>(round % 40));
-      pool.for_each_apart(round % 40, [&](int64_t i, int) {
+      pool.for_each_by_node(round % 40, [&](int64_t i, int) {
         if (i % 11 == round % 11) std::this_thread::yield();
         seen[static_cast<size_t>(i)].fetch_add(1);
       });
@@ -81,7 +81,7 @@ TEST(ThreadPool, ThreadsBeginApart) {
   bool both = false;
   for (int round = 0; round < 1000 && !both; ++round) {
     std::vector<int> by(kItems);
-    pool.for_each_apart(kItems, [&](int64_t i, int thread) {
+    pool.for_each_by_node(kItems, [&](int64_t i, int thread) {
       by[static_cast<size_t>(i)] = thread;
       std::this_thread::sleep_for(std::chrono::microseconds(5));
     });

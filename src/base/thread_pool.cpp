@@ -52,7 +52,7 @@ ThreadPool::ThreadPool(const ThreadPlan& plan, int64_t spin_ns)
       planned_(plan.threads),
       plan_(plan.nodes),
       threads_before_(plan.nodes.size()),
-      ranges_(std::max<size_t>(plan.nodes.size(), plan.threads)),
+      ranges_(plan.threads),
       seats_(plan.threads) {
   int64_t before = 0;
   for (int node = 0; node < nodes(); ++node) {
@@ -77,15 +77,15 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-// homes: how many ranges the ends are of; 0: one, and all threads are at home there.
-void ThreadPool::run(std::span<const int64_t> ends, int homes, Call call, void* context) {
+// ends: of one range for all threads, or of one for each.
+void ThreadPool::run(std::span<const int64_t> ends, Call call, void* context) {
   const DefaultFloats floats;
   const int64_t items = ends.back();
   if (items <= 1 || workers_.empty()) {
     for (int64_t i = 0; i < items; ++i) call(context, i, 0);
     return;
   }
-  call_ = call, context_ = context, homes_ = std::max(1, homes);
+  call_ = call, context_ = context, homes_ = static_cast<int>(ends.size());
   int64_t begin = 0;
   for (size_t i = 0; i < ends.size(); ++i) {
     ranges_[i].next.store(begin, std::memory_order_relaxed);
@@ -115,8 +115,12 @@ int ThreadPool::node_of(int thread) const {
   return cpu >= 0 && cpu < std::ssize(node_of_cpu_) ? node_of_cpu_[cpu] : 0;
 }
 
+// The range that the thread begins with: its own, or one of the node that it has been moved to.
 int ThreadPool::home_of(int thread) const {
-  return homes_ == 1 ? 0 : homes_ == nodes() ? node_of(thread) : thread;
+  if (homes_ == 1) return 0;
+  const int node = node_of(thread);
+  const int64_t first = threads_before_[node], count = plan_[node].threads;
+  return static_cast<int>(thread >= first && thread < first + count ? thread : first + thread % count);
 }
 
 void ThreadPool::take_items(int thread) {

@@ -32,16 +32,7 @@ class ThreadPool {
   // done. One loop at a time; the body must not call for_each again and must not throw.
   template <typename Body>
   void for_each(int64_t items, Body&& body) {
-    run({&items, 1}, 0, call_of(body), context_of(body));
-  }
-
-  // The same, but each thread begins with items of its own that follow each other, for bodies whose
-  // neighbours use the same memory; then it takes the others' that are left.
-  template <typename Body>
-  void for_each_apart(int64_t items, Body&& body) {
-    std::vector<int64_t> ends;
-    for (int64_t thread = 1; thread <= threads(); ++thread) ends.push_back(items * thread / threads());
-    run(ends, threads(), call_of(body), context_of(body));
+    run({&items, 1}, call_of(body), context_of(body));
   }
 
   // NUMA nodes with threads, 1 if there is nothing to choose between. Of `items` that lie in memory one after
@@ -52,18 +43,25 @@ class ThreadPool {
   }
 
   // The same as for_each, with a range of items for each node: the items of node n end at ends[n], where the
-  // next node's begin. A thread takes items of the node that it runs on, and of the others when those are all
-  // taken.
+  // next node's begin. Each thread begins with items of its own that follow each other, of the node that it
+  // runs on, for bodies whose neighbours use the same memory; then it takes the others' that are left.
   template <typename Body>
   void for_each_by_node(std::span<const int64_t> ends, Body&& body) {
-    run(ends, nodes(), call_of(body), context_of(body));
+    std::vector<int64_t> parts;
+    int64_t begin = 0;
+    for (int node = 0; node < nodes(); ++node) {
+      const int64_t count = ends[node] - begin, threads = plan_[node].threads;
+      for (int64_t thread = 1; thread <= threads; ++thread) parts.push_back(begin + count * thread / threads);
+      begin = ends[node];
+    }
+    run(parts, call_of(body), context_of(body));
   }
   // The same with the ranges of node_begin().
   template <typename Body>
   void for_each_by_node(int64_t items, Body&& body) {
     std::vector<int64_t> ends;
     for (int node = 0; node < nodes(); ++node) ends.push_back(node_begin(items, node + 1));
-    run(ends, nodes(), call_of(body), context_of(body));
+    for_each_by_node(ends, body);
   }
 
  private:
@@ -71,8 +69,8 @@ class ThreadPool {
   // Two lines of 64 bytes: Intel's prefetcher fetches lines in pairs.
   static constexpr size_t kApart = 128;
 
-  // The items that are left of those that one node or one thread begins with. They have a cache line of their
-  // own: every thread of the node writes to it.
+  // The items that are left of those that one thread begins with, or of all. They have a cache line of their
+  // own: who takes one writes to it.
   struct alignas(kApart) Range {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
@@ -92,7 +90,7 @@ class ThreadPool {
     return const_cast<void*>(static_cast<const void*>(&body));
   }
 
-  void run(std::span<const int64_t> ends, int homes, Call call, void* context);
+  void run(std::span<const int64_t> ends, Call call, void* context);
   void take_items(int thread);
   int home_of(int thread) const;
   int node_of(int thread) const;
@@ -106,8 +104,8 @@ class ThreadPool {
   std::vector<ThreadPlan::Node> plan_;
   std::vector<int> node_of_cpu_;         // by number of the CPU; what is beyond it is on node 0
   std::vector<int64_t> threads_before_;  // by node: threads of the nodes before it
-  std::vector<Range> ranges_;            // the first `homes_` of them are this loop's
-  int homes_ = 1;                        // nodes, or threads
+  std::vector<Range> ranges_;            // by thread; where all take the same items the first one alone
+  int homes_ = 1;                        // ranges of this loop
   std::vector<Seat> seats_;              // by worker
   // Twice the loop's number; one more while workers may join it; or the end. A worker takes its seat and then
   // looks again; the caller closes the loop and then looks at the seats. So it waits only for workers that

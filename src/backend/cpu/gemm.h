@@ -53,8 +53,9 @@ const float* run_pair(const Kernels& kernels, const PackedMatrix& m, int64_t pai
                       int tokens, Workspace& workspace, const GemmTuning& tuning = {});
 
 // Calls body(section, pair, thread) for every panel pair of every section, on the pool. Neighbouring pairs go
-// to one thread in runs, so that decode reads memory in long streams; a run is short enough to balance the
-// threads. A NUMA node's threads begin with the pairs in its memory (PackedMatrix::node_begins).
+// to one thread in runs, and each thread begins with runs that follow each other, so that decode reads memory
+// in long streams and a thread's activations stay in its cache; a run is short enough to balance the threads.
+// A NUMA node's threads begin with the pairs in its memory (PackedMatrix::node_begins).
 template <typename Body>
 void for_each_pair(ThreadPool& pool, int64_t sections, int64_t pairs, const RunTuning& tuning, Body&& body) {
   const int64_t run =
@@ -72,7 +73,6 @@ void for_each_pair(ThreadPool& pool, int64_t sections, int64_t pairs, const RunT
                   end = std::min(first + run, pool.node_begin(pairs, node + 1));
     for (int64_t pair = first; pair < end; ++pair) body(at / runs, pair, thread);
   };
-  if (tuning.apart && pool.nodes() == 1) return pool.for_each_apart(ends.back(), run_item);
   pool.for_each_by_node(std::span(ends).subspan(1), run_item);
 }
 

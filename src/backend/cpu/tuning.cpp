@@ -16,7 +16,7 @@
 namespace moesaic::cpu {
 namespace {
 
-constexpr int kVersion = 4;  // counts changes of what is measured and how: older files are not read
+constexpr int kVersion = 5;  // counts changes of what is measured and how: older files are not read
 constexpr int kLeastDistance = 64, kMostDistance = 1 << 16;
 constexpr int kMostRun = 1 << 10;
 constexpr double kSlower = 1.02;  // the standard threshold of expanding stays below it

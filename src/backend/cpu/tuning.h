@@ -21,9 +21,6 @@ namespace moesaic::cpu {
 // less than `a_thread` such runs, on the mean.
 struct RunTuning {
   int longest = 8, a_thread = 32;
-  // Each thread begins with pairs of its own that follow each other, so that its activations stay in its
-  // cache.
-  bool apart = false;
   bool operator==(const RunTuning&) const = default;
 };
 
@@ -34,7 +31,7 @@ struct CpuTuning {
 
   // Many tokens of a panel are limited by arithmetic: short runs, for balance.
   RunTuning runs_for(int64_t tokens) const {
-    return tokens <= kPanelTokens ? runs : RunTuning{.apart = true};
+    return tokens <= kPanelTokens ? runs : RunTuning{};
   }
   static constexpr int kPanelTokens = 8;
 };

@@ -13,8 +13,6 @@
 #include "base/file_cache.h"
 #include "base/huge_pages.h"
 #include "base/seconds.h"
-#include "bench_drafts.h"
-#include "bench_moe.h"
 #include "bench_page.h"
 #include "ceiling.h"
 #include "chat/terminal_text.h"
@@ -227,14 +225,7 @@ Status run_with_drafts(const BenchOptions& o) {
     return usage(invalid("--acceptance: chances are from 0 to 1"));
   if (o.format == "csv" || o.format == "html") return usage(invalid("--speculative: -o is md or json"));
   if (largest(o.generations) == 0) return usage(invalid("--speculative: -n 0 leaves nothing to decode"));
-  return run_draft_bench({.model = o.model,
-                          .speculative = o.speculative,
-                          .acceptance = o.acceptance,
-                          .generations = o.generations,
-                          .depths = o.depths,
-                          .batches = o.batches,
-                          .reps = o.reps,
-                          .format = o.format});
+  return run_draft_bench(o);
 }
 
 }  // namespace
@@ -248,8 +239,7 @@ std::string csv_text(const std::string& text) {
 Status run_bench(const BenchOptions& o) {
   ASSIGN_OR_RETURN(std::vector<BenchRun> runs, read_beside(o));
   if (!o.moe.empty() && o.format == "html") return usage(invalid("--moe: -o is md, json or csv"));
-  if (!o.moe.empty())
-    return run_moe_bench({.model = o.model, .tokens = o.moe, .delay = o.delay, .format = o.format});
+  if (!o.moe.empty()) return run_moe_bench(o);
   if (largest(o.prompts) == 0 && largest(o.generations) == 0)
     return usage(invalid("-p 0 -n 0: that leaves nothing to time"));
   if (o.speculative != "none") return run_with_drafts(o);

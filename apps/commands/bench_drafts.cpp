@@ -1,5 +1,4 @@
-#include "bench_drafts.h"
-
+// bench --speculative.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 
 #include "api/draft_parts.h"
 #include "base/error.h"
+#include "bench.h"
 #include "chat/terminal_text.h"
 #include "commands.h"
 #include "drafted_batch.h"
@@ -30,7 +30,7 @@ double middle_of(const std::vector<double>& sorted) {
 int most_of(const std::vector<int>& v) { return *std::max_element(v.begin(), v.end()); }
 
 // Tokens of one sequence at most, drafts included.
-int longest(const DraftBenchOptions& o) {
+int longest_drafted(const BenchOptions& o) {
   return most_of(o.depths) + most_of(o.generations) + 2 * static_cast<int>(o.acceptance.size()) + 2;
 }
 
@@ -48,7 +48,7 @@ void add(DraftTimes& sum, const DraftTimes& more) {
 }
 
 // The two kinds take turns, so that what else the machine does slows both.
-Status measure(DraftedBatch& batch, const DraftBenchOptions& o, DraftLine& line, ProgressLine& progress) {
+Status measure(DraftedBatch& batch, const BenchOptions& o, DraftLine& line, ProgressLine& progress) {
   for (int rep = -1; rep < o.reps; ++rep) {  // the first one warms up
     progress.show(fmt::format("tg{} at depth {}, batch {}: repetition {} of {}", line.tokens, line.depth,
                               line.batch, rep + 1, o.reps));
@@ -68,7 +68,7 @@ double tokens_a_step(const DraftLine& l) {
   return static_cast<double>(l.times.tokens) / l.times.steps / l.batch;
 }
 
-nlohmann::ordered_json to_json(const DraftLine& l, const DraftBenchOptions& o, const LoadedModel& m) {
+nlohmann::ordered_json to_json(const DraftLine& l, const BenchOptions& o, const LoadedModel& m) {
   return {{"model", o.model.model},
           {"device", m.caps.name},
           {"threads", m.caps.threads},
@@ -98,7 +98,7 @@ void print_line(const DraftLine& l) {
   std::fflush(stdout);
 }
 
-void print_header(const DraftBenchOptions& o, const LoadedModel& m) {
+void print_draft_header(const BenchOptions& o, const LoadedModel& m) {
   std::string chances;
   for (const double chance : o.acceptance) chances += fmt::format(" {:.2f}", chance);
   fmt::print("{} on {}, {} with drafts of {} tokens, accepted at{}\n\n", chat::printable_line(o.model.model),
@@ -113,23 +113,23 @@ void print_header(const DraftBenchOptions& o, const LoadedModel& m) {
 
 }  // namespace
 
-Status run_draft_bench(const DraftBenchOptions& o) {
+Status run_draft_bench(const BenchOptions& o) {
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kDraftedRows));
   ASSIGN_OR_RETURN(DraftParts parts, DraftParts::open(o.speculative, m.checkpoint));
-  RETURN_IF_ERROR(check_context(longest(o), m.checkpoint.config, "depth and test together"));
+  RETURN_IF_ERROR(check_context(longest_drafted(o), m.checkpoint.config, "depth and test together"));
   const int rows =
       std::max(kDraftedRows / 4, most_of(o.batches) * (1 + static_cast<int>(o.acceptance.size())));
   if (rows > kDraftedRows)
     return usage(invalid("--batch {} with drafts of {} tokens: {} rows, a step has at most {}",
                          most_of(o.batches), o.acceptance.size(), rows, kDraftedRows));
-  EngineOptions engine{.context = longest(o), .max_batch = most_of(o.batches), .max_rows = rows};
+  EngineOptions engine{.context = longest_drafted(o), .max_batch = most_of(o.batches), .max_rows = rows};
   ASSIGN_OR_RETURN(engine.draft, parts.plan(*m.backend, m.choice.options, engine));
   RETURN_IF_ERROR(load(
       m,
       {.sequences = engine.max_batch, .context = engine.context, .max_rows = rows, .draft = engine.draft}));
   RETURN_IF_ERROR(parts.load(*m.backend, m.checkpoint));
   ASSIGN_OR_RETURN(const auto drafter, parts.drafter(*m.backend, engine));
-  if (o.format == "md") print_header(o, m);
+  if (o.format == "md") print_draft_header(o, m);
   ProgressLine progress;
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const int sequences : o.batches) {

@@ -1,5 +1,4 @@
-#include "bench_moe.h"
-
+// bench --moe.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -32,7 +31,7 @@ double floor_of(const OpTiming& t, const LoadedModel& m) {
   return std::max(by_bytes, m.caps.experts_flops > 0 ? t.flops / m.caps.experts_flops : 0);
 }
 
-void print_header(const MoeBench& o, const LoadedModel& m) {
+void print_moe_header(const BenchOptions& o, const LoadedModel& m) {
   const ModelConfig& c = m.checkpoint.config;
   if (o.format == "csv")
     fmt::print("model,device,tokens,us,us_min,us_max,floor_us,share,gb_s,tflop_s,us_with_router\n");
@@ -60,7 +59,7 @@ void print_md(const MoeLine& l) {
       kernels);
 }
 
-void print_csv(const MoeLine& l, const MoeBench& o, const LoadedModel& m) {
+void print_csv(const MoeLine& l, const BenchOptions& o, const LoadedModel& m) {
   fmt::print("{},{},{},{:.3f},{:.3f},{:.3f},{:.3f},{:.4f},{:.1f},{:.2f},{:.3f}\n", csv_text(o.model.model),
              csv_text(m.caps.name), l.tokens, l.timing.median() * 1e6, l.timing.seconds.front() * 1e6,
              l.timing.seconds.back() * 1e6, l.floor * 1e6, l.floor / l.timing.median(),
@@ -68,7 +67,7 @@ void print_csv(const MoeLine& l, const MoeBench& o, const LoadedModel& m) {
              l.whole.median() * 1e6);
 }
 
-nlohmann::ordered_json to_json(const MoeLine& l, const MoeBench& o, const LoadedModel& m) {
+nlohmann::ordered_json to_json(const MoeLine& l, const BenchOptions& o, const LoadedModel& m) {
   return {{"model", o.model.model},
           {"device", m.caps.name},
           {"test", "moe"},
@@ -89,8 +88,8 @@ nlohmann::ordered_json to_json(const MoeLine& l, const MoeBench& o, const Loaded
 
 }  // namespace
 
-Status run_moe_bench(const MoeBench& o) {
-  const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
+Status run_moe_bench(const BenchOptions& o) {
+  const int most = *std::max_element(o.moe.begin(), o.moe.end());
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, most));
   Tuner* const tuner = m.backend->tuner();
   if (tuner == nullptr || m.backend->device().backend != "cuda")
@@ -99,13 +98,13 @@ Status run_moe_bench(const MoeBench& o) {
   RETURN_IF_ERROR(load(m, {.context = 1, .max_rows = most}));
   measure_ceilings(m);
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
-  for (const int tokens : o.tokens) {
+  for (const int tokens : o.moe) {
     MoeLine line{.tokens = tokens};
     std::this_thread::sleep_for(std::chrono::seconds(o.delay));
     ASSIGN_OR_RETURN(line.timing, tuner->time_moe(tokens, kSecondsAPoint, MoeFrom::kLogits));
     ASSIGN_OR_RETURN(line.whole, tuner->time_moe(tokens, kSecondsAPoint, MoeFrom::kRows));
     line.floor = floor_of(line.timing, m);
-    if (lines.empty()) print_header(o, m);
+    if (lines.empty()) print_moe_header(o, m);
     if (o.format == "md") print_md(line);
     if (o.format == "csv") print_csv(line, o, m);
     std::fflush(stdout);

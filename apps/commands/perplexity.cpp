@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "api/tokenizer_source.h"
 #include "base/error.h"
 #include "commands.h"
 #include "model/sequence_runner.h"
@@ -11,7 +12,6 @@
 #include "print_json.h"
 #include "progress.h"
 #include "session.h"
-#include "tokenizer_source.h"
 
 namespace moesaic::app {
 namespace {

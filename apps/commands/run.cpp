@@ -12,6 +12,7 @@
 #include "api/choose_ranks.h"
 #include "api/fingerprint.h"
 #include "api/model_parts.h"
+#include "api/tokenizer_source.h"
 #include "base/error.h"
 #include "base/strings.h"
 #include "chat/terminal.h"
@@ -25,7 +26,6 @@
 #include "text/harmony.h"
 #include "text/limited_json.h"
 #include "text/utf8.h"
-#include "tokenizer_source.h"
 
 namespace moesaic::app {
 namespace {

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "api/tokenizer_source.h"
 #include "base/error.h"
 #include "commands.h"
 #include "model_options.h"
@@ -11,7 +12,6 @@
 #include "session.h"
 #include "text/harmony_json.h"
 #include "text/tokenizer.h"
-#include "tokenizer_source.h"
 
 namespace moesaic::app {
 namespace {
@@ -20,6 +20,13 @@ struct TextOptions {
   std::string model, text, file, tokens, format;
   bool has_text = false, special = false;
 };
+
+// model: what open_model takes, or a tokenizer.json or .tiktoken file.
+Result<Tokenizer> open_tokenizer(const std::string& model) {
+  if (model.ends_with(".json") || model.ends_with(".tiktoken")) return tokenizer_file(model);
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model({.model = model}));
+  return tokenizer_of(checkpoint);
+}
 
 void print_bytes(const std::string& bytes) {
   std::fwrite(bytes.data(), 1, bytes.size(), stdout);

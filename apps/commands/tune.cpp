@@ -21,19 +21,14 @@ struct TuneOptions {
   std::vector<int> tokens = {1, 2, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024, 2048, 4096};
 };
 
-struct Measured {
-  std::string config;
-  double seconds = 0;
-};
-
-Result<Measured> measure(Tuner& tuner, int tokens, std::string_view config) {
+Result<TunedStep> measure(Tuner& tuner, int tokens, std::string_view config) {
   ASSIGN_OR_RETURN(const OpTiming t, tuner.time_moe(tokens, kSecondsATile, MoeFrom::kRows, config));
-  return Measured{std::string(config), t.median()};
+  return TunedStep{tokens, std::string(config), t.median()};
 }
 
 // Every kernel that takes so many tokens, the heuristic's choice first.
-Result<std::vector<Measured>> measure_configs(Tuner& tuner, int tokens) {
-  std::vector<Measured> all;
+Result<std::vector<TunedStep>> measure_configs(Tuner& tuner, int tokens) {
+  std::vector<TunedStep> all;
   const std::string chosen(tuner.moe_choice(tokens));
   ASSIGN_OR_RETURN(all.emplace_back(), measure(tuner, tokens, chosen));
   for (const MoeKernelConfig& config : tuner.moe_configs()) {
@@ -44,11 +39,11 @@ Result<std::vector<Measured>> measure_configs(Tuner& tuner, int tokens) {
   return all;
 }
 
-void print_line(int tokens, const std::vector<Measured>& all, const Measured& best) {
+void print_line(const std::vector<TunedStep>& all, const TunedStep& best) {
   std::string list;
-  for (const Measured& w : all)
+  for (const TunedStep& w : all)
     list += fmt::format("{}{} {:.1f}", list.empty() ? "" : ", ", w.config, w.seconds * 1e6);
-  fmt::print("| {} | {} | {:.1f} | {} | {:.0f}% | {} |\n", tokens, best.config, best.seconds * 1e6,
+  fmt::print("| {} | {} | {:.1f} | {} | {:.0f}% | {} |\n", best.tokens, best.config, best.seconds * 1e6,
              all[0].config, 100 * (all[0].seconds / best.seconds - 1), list);
   std::fflush(stdout);
 }
@@ -92,14 +87,12 @@ Status run_tune(const TuneOptions& o) {
       "| tokens | best | us | without tuning | behind | all |\n| ---: | --- | ---: | --- | ---: | --- |\n");
   std::vector<TunedStep> steps;
   for (const int tokens : o.tokens) {
-    ASSIGN_OR_RETURN(const std::vector<Measured> all, measure_configs(*tuner, tokens));
-    const Measured& best = *std::min_element(
-        all.begin(), all.end(), [](const Measured& a, const Measured& b) { return a.seconds < b.seconds; });
-    print_line(tokens, all, best);
-    steps.push_back({tokens, best.config, best.seconds});
+    ASSIGN_OR_RETURN(const std::vector<TunedStep> all, measure_configs(*tuner, tokens));
+    const TunedStep& best = *std::ranges::min_element(all, {}, &TunedStep::seconds);
+    print_line(all, best);
+    steps.push_back(best);
   }
-  std::sort(steps.begin(), steps.end(),
-            [](const TunedStep& a, const TunedStep& b) { return a.tokens < b.tokens; });
+  std::ranges::sort(steps, {}, &TunedStep::tokens);
   const TuningKey key = tuner->tuning_key();
   RETURN_IF_ERROR(write_tuning(o.model.tuning_folder, key, steps));
   fmt::print("\nwritten to {}\n", tuning_path(o.model.tuning_folder, key));

@@ -25,12 +25,6 @@ void append(std::vector<Span>& spans, std::string_view text, unsigned style) {
     spans.push_back({std::string(text), style});
 }
 
-size_t run_length(std::string_view text, size_t at) {
-  size_t end = at;
-  while (end < text.size() && text[end] == text[at]) ++end;
-  return end - at;
-}
-
 // One thing that begins at a special character.
 class Reader {
  public:
@@ -280,6 +274,12 @@ std::string styled(const std::vector<Span>& spans) {
   for (const Span& span : spans)
     out += span.style == kPlain ? span.text : "\x1b[" + sgr(span.style) + "m" + span.text + "\x1b[0m";
   return out;
+}
+
+size_t run_length(std::string_view text, size_t at) {
+  size_t end = at;
+  while (end < text.size() && text[end] == text[at]) ++end;
+  return end - at;
 }
 
 InlineSpans inline_spans(std::string_view text, bool complete, char before, unsigned style) {

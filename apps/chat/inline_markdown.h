@@ -39,4 +39,7 @@ InlineSpans inline_spans(std::string_view text, bool complete, char before = 0, 
 
 inline constexpr size_t kMostHeld = 1000;
 
+// How many characters like the one at `at` stand there in a row.
+size_t run_length(std::string_view text, size_t at);
+
 }  // namespace moesaic::chat

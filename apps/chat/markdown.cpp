@@ -19,12 +19,6 @@ bool only(std::string_view text, std::string_view characters) {
   return text.find_first_not_of(characters) == std::string_view::npos;
 }
 
-size_t run_at(std::string_view text, size_t at) {
-  size_t end = at;
-  while (end < text.size() && text[end] == text[at]) ++end;
-  return end - at;
-}
-
 std::string repeated(const char* text, int times) {
   std::string out;
   for (int i = 0; i < times; ++i) out += text;
@@ -93,18 +87,23 @@ void Markdown::put_text(bool complete) {
 }
 
 // The line's text follows `skipped` bytes, in whose place `shown` stands.
-void Markdown::begin_text(size_t skipped, std::string_view shown, unsigned style) {
+bool Markdown::begin_text(size_t skipped, std::string_view shown, unsigned style) {
   out_.text(shown);
   line_.erase(0, skipped);
-  kind_ = Line::kText;
   style_ = style;
+  return begin(Line::kText);
 }
 
 // The same of an item or a quotation, whose text may be a heading or the like itself.
-void Markdown::begin_item(size_t skipped, const std::string& shown) {
+bool Markdown::begin_item(size_t skipped, const std::string& shown) {
   out_.text(shown);
   line_.erase(0, skipped);
-  inside_ = true;
+  return inside_ = true;
+}
+
+bool Markdown::begin(Line kind) {
+  kind_ = kind;
+  return true;
 }
 
 bool Markdown::decide(bool complete) {
@@ -112,14 +111,8 @@ bool Markdown::decide(bool complete) {
   const size_t indent = std::min(line_.find_first_not_of(" \t"), line_.size());
   if (indent == line_.size() && !complete) return false;
   const char first = indent < line_.size() ? line_[indent] : '\0';
-  if (!styles_ && first != '`' && first != '~') {
-    kind_ = first == '|' ? Line::kCode : Line::kText;
-    return true;
-  }
-  if (first == '|' && !inside_) {
-    kind_ = Line::kRow;
-    return true;
-  }
+  if (!styles_ && first != '`' && first != '~') return begin(first == '|' ? Line::kCode : Line::kText);
+  if (first == '|' && !inside_) return begin(Line::kRow);
   if (!inside_) end_table();
   if (first == '`' || first == '~') return decide_fence(complete, indent);
   if (first == '#') return decide_heading(complete, indent);
@@ -128,56 +121,42 @@ bool Markdown::decide(bool complete) {
   if (first == '>') {
     if (indent + 1 == line_.size() && !complete) return false;
     const bool space = line_.size() > indent + 1 && line_[indent + 1] == ' ';
-    begin_item(indent + (space ? 2 : 1), line_.substr(0, indent) + in_style(kQuoteBar, kDim));
-    return true;
+    return begin_item(indent + (space ? 2 : 1), line_.substr(0, indent) + in_style(kQuoteBar, kDim));
   }
-  begin_text(0, "");
-  return true;
+  return begin_text();
 }
 
 // The line that ends the code is a fence of at least the same length, in a quotation or not.
 bool Markdown::decide_in_code(bool complete) {
   const size_t indent = std::min(line_.find_first_not_of(" >"), line_.size());
   const std::string_view rest = std::string_view(line_).substr(indent);
-  const size_t run = rest.empty() || rest[0] != fence_[0] ? 0 : run_at(rest, 0);
+  const size_t run = rest.empty() || rest[0] != fence_[0] ? 0 : run_length(rest, 0);
   const bool may_end = only(rest.substr(run), " ");
   if (may_end && !complete) return false;
-  if (!may_end || run < fence_.size()) {
-    kind_ = Line::kCode;
-    return true;
-  }
+  if (!may_end || run < fence_.size()) return begin(Line::kCode);
   fence_.clear();
   out_.verbatim(in_style(std::exchange(line_, {}), kDim));
-  kind_ = Line::kText;
-  return true;
+  return begin(Line::kText);
 }
 
 bool Markdown::decide_fence(bool complete, size_t indent) {
-  const size_t run = run_at(line_, indent);
+  const size_t run = run_length(line_, indent);
   if (indent + run == line_.size() && !complete) return false;
   const bool info_is_code = line_[indent] == '`' && line_.find('`', indent + run) != std::string::npos;
-  if (run < 3 || info_is_code) {
-    begin_text(0, "");
-    return true;
-  }
+  if (run < 3 || info_is_code) return begin_text();
   if (!complete) return false;
   fence_.assign(run, line_[indent]);
   out_.verbatim(in_style(std::exchange(line_, {}), kDim));
-  kind_ = Line::kText;
-  return true;
+  return begin(Line::kText);
 }
 
 bool Markdown::decide_heading(bool complete, size_t indent) {
-  const size_t run = run_at(line_, indent), end = indent + run;
+  const size_t run = run_length(line_, indent), end = indent + run;
   if (end == line_.size() && !complete) return false;
-  if (run > 6 || (end < line_.size() && line_[end] != ' ')) {
-    begin_text(0, "");
-    return true;
-  }
+  if (run > 6 || (end < line_.size() && line_[end] != ' ')) return begin_text();
   const size_t text = std::min(line_.find_first_not_of(' ', end), line_.size());
   if (text == line_.size() && !complete) return false;
-  begin_text(text, "", run == 1 ? kBold | kUnderline : kBold);
-  return true;
+  return begin_text(text, "", run == 1 ? kBold | kUnderline : kBold);
 }
 
 // A bullet, a rule or an emphasis.
@@ -187,24 +166,18 @@ bool Markdown::decide_list(bool complete, size_t indent) {
   const auto marks = std::count(rest.begin(), rest.end(), mark);
   if (only(rest, std::string{mark, ' '})) {
     if (!complete) return false;
-    if (marks >= 3 && mark != '+') {
-      begin_text(line_.size(), in_style(repeated(kRule, std::min(kRuleColumns, columns_)), kDim));
-      return true;
-    }
+    if (marks >= 3 && mark != '+')
+      return begin_text(line_.size(), in_style(repeated(kRule, std::min(kRuleColumns, columns_)), kDim));
   }
-  if (mark == '_' || (rest.size() > 1 && rest[1] != ' ')) {
-    begin_text(0, "");
-    return true;
-  }
+  if (mark == '_' || (rest.size() > 1 && rest[1] != ' ')) return begin_text();
   const std::string_view item = rest.substr(std::min<size_t>(2, rest.size()));
   const bool open = item.starts_with("[ ] "), ticked = item.starts_with("[x] ") || item.starts_with("[X] ");
   if (!complete && item.size() < 4 && std::string_view("[ ] ").substr(0, 1) == item.substr(0, 1))
     return false;
   const std::string before = line_.substr(0, indent);
-  begin_item(indent + 2 + (open || ticked ? 4 : 0), before + (open     ? kOpenBox
-                                                              : ticked ? kTickedBox
-                                                                       : kBullet));
-  return true;
+  return begin_item(indent + 2 + (open || ticked ? 4 : 0), before + (open     ? kOpenBox
+                                                                     : ticked ? kTickedBox
+                                                                              : kBullet));
 }
 
 bool Markdown::decide_number(bool complete, size_t indent) {
@@ -212,11 +185,7 @@ bool Markdown::decide_number(bool complete, size_t indent) {
   if (end + 1 >= line_.size() && end - indent <= 9 && !complete) return false;
   const bool item = end - indent <= 9 && end + 1 < line_.size() && (line_[end] == '.' || line_[end] == ')') &&
                     line_[end + 1] == ' ';
-  if (item)
-    begin_item(end + 2, line_.substr(0, end + 2));
-  else
-    begin_text(0, "");
-  return true;
+  return item ? begin_item(end + 2, line_.substr(0, end + 2)) : begin_text();
 }
 
 void Markdown::end_table() {

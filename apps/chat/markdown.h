@@ -38,8 +38,10 @@ class Markdown {
   bool decide_heading(bool complete, size_t indent);
   bool decide_list(bool complete, size_t indent);
   bool decide_number(bool complete, size_t indent);
-  void begin_text(size_t skipped, std::string_view shown, unsigned style = kPlain);
-  void begin_item(size_t skipped, const std::string& shown);
+  // These tell how the line begins, and give true.
+  bool begin(Line kind);
+  bool begin_text(size_t skipped = 0, std::string_view shown = {}, unsigned style = kPlain);
+  bool begin_item(size_t skipped, const std::string& shown);
   void put_text(bool complete);
   void end_table();
 

@@ -9,9 +9,7 @@ namespace {
 
 // Between single quotes, for shells whose quotes know no escape (bash, zsh).
 std::string quoted(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
+  return "'" + CLI::detail::find_and_replace(text, "'", "'\\''") + "'";
 }
 
 std::string escaped(const std::string& text, std::string_view special) {
@@ -21,12 +19,6 @@ std::string escaped(const std::string& text, std::string_view special) {
     out += c;
   }
   return out;
-}
-
-std::vector<std::string> names_of(const std::vector<CommandText>& commands) {
-  std::vector<std::string> names;
-  for (const CommandText& c : commands) names.push_back(c.name);
-  return names;
 }
 
 std::string bash_case(const CommandText& command) {
@@ -111,7 +103,9 @@ _moesaic() {{
 }}
 complete -o default -F _moesaic moesaic
 )",
-                     CLI::detail::join(names_of(commands), " "), cases);
+                     CLI::detail::join(
+                         commands, [](const CommandText& c) { return c.name; }, " "),
+                     cases);
 }
 
 std::string zsh_completion(const std::vector<CommandText>& commands) {

@@ -3,15 +3,6 @@
 #include <algorithm>
 
 namespace moesaic::app {
-namespace {
-
-std::string joined(const std::vector<std::string>& words, const char* between) {
-  std::string all;
-  for (const std::string& word : words) all += (all.empty() ? "" : between) + word;
-  return all;
-}
-
-}  // namespace
 
 CLI::Validator minus_one_is_zero() {
   return {[](std::string& text) {
@@ -24,9 +15,10 @@ CLI::Validator minus_one_is_zero() {
 CLI::Validator one_of(const std::vector<std::string>& words) {
   return {[=](std::string& text) {
             if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
-            return "'" + text + "' is not " + (words.size() > 1 ? "one of " : "") + joined(words, ", ");
+            return "'" + text + "' is not " + (words.size() > 1 ? "one of " : "") +
+                   CLI::detail::join(words, ", ");
           },
-          "{" + joined(words, ",") + "}"};
+          "{" + CLI::detail::join(words, ",") + "}"};
 }
 
 }  // namespace moesaic::app

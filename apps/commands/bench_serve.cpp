@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "base/error.h"
+#include "base/strings.h"
 #include "chat/terminal.h"
 #include "chat/terminal_text.h"
 #include "commands.h"
@@ -157,18 +157,11 @@ Status read_url(const std::string& url, LoadOptions& load) {
   const bool bracket = place.starts_with('[');
   const size_t end = std::min(place.find(bracket ? ']' : ':'), place.size());
   const std::string rest = place.substr(std::min(place.size(), end + (bracket ? 1 : 0)));
-  int port = 80;
-  const char* const last = rest.data() + rest.size();
-  bool numbered = rest.size() > 1 && rest[0] == ':';
-  if (numbered) {
-    const auto [end_of_port, failed] = std::from_chars(rest.data() + 1, last, port);
-    numbered = end_of_port == last && failed == std::errc();
-  }
+  const int port = rest.empty() ? 80 : rest[0] == ':' ? number_of<int>(rest.substr(1)).value_or(0) : 0;
   load.host = place.substr(bracket ? 1 : 0, end - (bracket ? 1 : 0));
   load.port = std::to_string(port);
   const bool http = scheme == std::string::npos || url.starts_with("http://");
-  if (!http || load.host.empty() || (bracket && end == place.size()) || !(rest.empty() || numbered) ||
-      port < 1 || port > 65535)
+  if (!http || load.host.empty() || (bracket && end == place.size()) || port < 1 || port > 65535)
     return usage(invalid("--url: '{}' is not of the form http://HOST:PORT", url));
   if (!path.empty() && path != "/" && path != "/v1" && path != "/v1/")
     return usage(invalid("--url: '{}' has a path; requests go to http://HOST:PORT/v1/completions", url));

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <climits>
 #include <csignal>
 #include <cstdio>
@@ -241,13 +240,11 @@ void take_stored_responses(const std::string& text, server::ServerOptions& o) {
   const std::string number = colon == std::string::npos ? text : text.substr(colon + 1);
   const bool numbered = !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
   const std::string folder = !numbered ? text : text.substr(0, colon == std::string::npos ? 0 : colon);
-  size_t most = o.stored_responses;
-  const bool fits =
-      !numbered || (std::from_chars(number.data(), number.data() + number.size(), most).ec == std::errc() &&
-                    most <= kMost);
+  const size_t most = numbered ? number_of<size_t>(number).value_or(kMost + 1) : o.stored_responses;
   const bool misread = !numbered && colon != std::string::npos && number.find('/') == std::string::npos;
   const bool names_none = numbered && colon == 0;
-  if (text.empty() || text.front() == '-' || misread || names_none || !fits || (most == 0 && !folder.empty()))
+  if (text.empty() || text.front() == '-' || misread || names_none || most > kMost ||
+      (most == 0 && !folder.empty()))
     throw CLI::ValidationError(
         "--stored-responses",
         fmt::format("'{}': expected 0 to {}, DIR or DIR:NUMBER; a DIR with a colon needs a slash at its end",

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file_cache.h"
 #include "base/nearest.h"
+#include "base/strings.h"
 #include "checkpoint/json.h"
 
 namespace moesaic {
@@ -226,9 +227,7 @@ bool stays_inside(std::string_view path, size_t most_name) {
 }
 
 std::optional<RepositoryName> repository_name(std::string_view name) {
-  constexpr std::string_view kSpace = " \t\r\n";  // about a name that was pasted
-  const size_t start = std::min(name.size(), name.find_first_not_of(kSpace));
-  name = name.substr(start, name.find_last_not_of(kSpace) + 1 - start);
+  name = trimmed(name, " \t\r\n");  // about a name that was pasted
   if (const auto page = behind_address(name)) return repository_of_page(*page);
   return plain_repository_name(name);
 }

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "base/strings.h"
 #include "checkpoint/json.h"
 #include "checkpoint/model_places.h"
 #include "moesaic/version.h"
@@ -31,12 +32,6 @@ constexpr long kLeastRate = 1000;  // bytes in a second, below which a connectio
 std::string value_of(const Headers& headers, const std::string& name) {
   const auto it = headers.find(name);
   return it == headers.end() ? "" : it->second;
-}
-
-std::string_view trimmed_header(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const size_t start = text.find_first_not_of(kSpace);
-  return start == std::string_view::npos ? "" : text.substr(start, text.find_last_not_of(kSpace) - start + 1);
 }
 
 // A whole number that begins a text; -1: none.
@@ -107,7 +102,7 @@ size_t Web::on_header(char* data, size_t size, size_t count, void* user) {
   if (exchange.header_bytes_ > kMostHeaders) return 0;
   if (line.starts_with("HTTP/")) exchange.headers.clear();
   if (const size_t colon = line.find(':'); colon != std::string_view::npos)
-    exchange.headers[lower_case(line.substr(0, colon))] = trimmed_header(line.substr(colon + 1));
+    exchange.headers[lower_case(line.substr(0, colon))] = trimmed(line.substr(colon + 1), " \t\r\n");
   return line.size();
 }
 

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/strings.h"
 #include "chat/terminal_text.h"
+#include "checkpoint/json.h"
 
 namespace moesaic::app {
 namespace {
@@ -21,16 +22,12 @@ namespace {
 constexpr int kMostNumber = 1 << 30;
 
 double number_at(const nlohmann::json& line, const char* key) {
-  const auto at = line.find(key);
-  return at != line.end() && at->is_number() ? at->get<double>() : std::nan("");
+  const nlohmann::json& value = member(line, key);
+  return value.is_number() ? value.get<double>() : std::nan("");
 }
 std::optional<int> count_of(const nlohmann::json& line, const char* key) {
   const double x = number_at(line, key);
   return x >= 0 && x <= kMostNumber && x == std::floor(x) ? std::optional(static_cast<int>(x)) : std::nullopt;
-}
-std::string text_of(const nlohmann::json& line, const char* key) {
-  const auto at = line.find(key);
-  return at != line.end() && at->is_string() ? at->get<std::string>() : "";
 }
 
 // "pp512" or "tg128".
@@ -44,7 +41,7 @@ bool read_test(const std::string& test, BenchPoint& point) {
 std::optional<BenchPoint> own_point(const nlohmann::json& line) {
   BenchPoint p;
   const auto depth = count_of(line, "depth"), batch = count_of(line, "batch");
-  if (!read_test(text_of(line, "test"), p) || !depth || !batch || *batch == 0) return std::nullopt;
+  if (!read_test(text_member(line, "test"), p) || !depth || !batch || *batch == 0) return std::nullopt;
   p.depth = *depth, p.batch = *batch;
   p.tok_s = number_at(line, "tok_s"), p.least = number_at(line, "tok_s_min"),
   p.most = number_at(line, "tok_s_max");
@@ -57,8 +54,8 @@ std::optional<BenchPoint> own_point(const nlohmann::json& line) {
 std::string name_of(const nlohmann::json& line, const std::string& file) {
   if (!line.is_object()) return file;
   const bool llama = line.contains("avg_ts");
-  const std::string model = text_of(line, llama ? "model_type" : "model"),
-                    device = text_of(line, llama ? "gpu_info" : "device");
+  const std::string model = text_member(line, llama ? "model_type" : "model"),
+                    device = text_member(line, llama ? "gpu_info" : "device");
   if (model.empty()) return file;
   return fmt::format("{}{}{} ({})", model, device.empty() ? "" : " on ", device, file);
 }
@@ -87,24 +84,12 @@ bool is_sound(const BenchPoint& p) {
 // ---- HTML ----
 
 std::string escaped(std::string_view text) {
+  constexpr std::string_view kSpecial = "&<>\"";
+  constexpr const char* kEntities[] = {"&amp;", "&lt;", "&gt;", "&quot;"};
   std::string out;
   for (const char c : chat::printable(text)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
+    const size_t special = kSpecial.find(c);
+    out += special == std::string_view::npos ? std::string(1, c) : kEntities[special];
   }
   return out;
 }

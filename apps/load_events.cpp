@@ -1,31 +1,23 @@
 #include "load_events.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/whole_json.h"
+#include "checkpoint/json.h"
 
 namespace moesaic::app {
 namespace {
 
-using Json = nlohmann::json;
-
-std::string string_of(const Json& object, const char* key) {
-  const auto at = object.is_object() ? object.find(key) : object.end();
-  return at != object.end() && at->is_string() ? at->get<std::string>() : "";
-}
-
 // "error": "words", or {"message": "words"}.
 std::string error_of(const Json& error) {
   if (error.is_string()) return error.get<std::string>();
-  const std::string message = string_of(error, "message");
+  const std::string message = text_member(error, "message");
   return message.empty() ? "an event tells of an error" : message;
 }
 
 std::optional<uint64_t> usage_of(const Json& json) {
-  const auto usage = json.find("usage");
-  if (usage == json.end() || usage->is_null()) return {};
-  const auto tokens = usage->is_object() ? usage->find("completion_tokens") : usage->end();
-  return tokens != usage->end() && tokens->is_number_unsigned() ? tokens->get<uint64_t>() : 0;
+  const Json& usage = member(json, "usage");
+  if (usage.is_null()) return {};
+  const Json& tokens = member(usage, "completion_tokens");
+  return tokens.is_number_unsigned() ? tokens.get<uint64_t>() : 0;
 }
 
 }  // namespace
@@ -34,13 +26,12 @@ LoadEvent read_load_event(std::string_view data) {
   if (data == "[DONE]") return {.last = true};
   const Json json = parse_whole_json<Json>(data);
   if (!json.is_object()) return {.error = "an event is no JSON object"};
-  const auto error = json.find("error");
-  if (error != json.end() && !error->is_null()) return {.error = error_of(*error)};
-  const auto choices = json.find("choices");
-  if (choices == json.end() || !choices->is_array() || choices->empty()) return {.usage = usage_of(json)};
-  const Json& choice = choices->front();
-  return {.text = string_of(choice, "text"),
-          .last = !string_of(choice, "finish_reason").empty(),
+  if (const Json& error = member(json, "error"); !error.is_null()) return {.error = error_of(error)};
+  const Json& choices = member(json, "choices");
+  if (!choices.is_array() || choices.empty()) return {.usage = usage_of(json)};
+  const Json& choice = choices.front();
+  return {.text = text_member(choice, "text"),
+          .last = !text_member(choice, "finish_reason").empty(),
           .usage = usage_of(json)};
 }
 

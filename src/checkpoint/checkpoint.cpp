@@ -31,17 +31,6 @@ Status check_modelopt(const fs::path& folder) {
                path, algorithm.substr(0, 40));
 }
 
-// Reads all tensors of the files, wherever the index has them, as transformers does.
-Result<std::shared_ptr<TensorMap>> read_tensors(const fs::path& folder) {
-  ASSIGN_OR_RETURN(const std::set<std::string> names, weight_files(folder));
-  auto tensors = std::make_shared<TensorMap>();
-  for (const std::string& name : names) {
-    ASSIGN_OR_RETURN(auto file, MappedFile::open((folder / name).string()));
-    RETURN_IF_ERROR(read_safetensors(std::move(file), *tensors));
-  }
-  return tensors;
-}
-
 Result<Checkpoint> open_folder(const fs::path& folder) {
   if (!is_there(folder / "config.json"))
     return error(StatusCode::kNotFound,
@@ -52,7 +41,9 @@ Result<Checkpoint> open_folder(const fs::path& folder) {
   // Before the tensors, whose types and shapes say less. OpenAI's own config has no type.
   if (member(json, "model_type").is_string()) RETURN_IF_ERROR(check_hf_kind(json, config_name));
   RETURN_IF_ERROR(check_modelopt(folder));
-  ASSIGN_OR_RETURN(const std::shared_ptr<TensorMap> tensors, read_tensors(folder));
+  // All tensors of the files, wherever the index has them, as transformers does.
+  ASSIGN_OR_RETURN(const std::set<std::string> files, weight_files(folder));
+  ASSIGN_OR_RETURN(const std::shared_ptr<TensorMap> tensors, read_safetensors(folder, files));
   const bool original = tensors->find("embedding.weight") != nullptr;
   Checkpoint checkpoint{.kind = original ? "original" : "safetensors"};
   ASSIGN_OR_RETURN(checkpoint.config,
@@ -70,8 +61,7 @@ Result<Checkpoint> open_folder(const fs::path& folder) {
 // A part of a split model says which one it is, and of how many.
 Status check_part(const GgufFile& file, const std::string& path, size_t index, size_t parts) {
   const auto number = [&](const char* key, int64_t missing) {
-    const auto it = file.metadata.find(key);
-    const int64_t* value = it == file.metadata.end() ? nullptr : std::get_if<int64_t>(&it->second);
+    const auto* value = file.get<int64_t>(key);
     return value != nullptr ? *value : missing;
   };
   const int64_t count = number("split.count", 1), part = number("split.no", 0);

@@ -11,9 +11,8 @@ namespace {
 
 // eos_token_id may be one number or a list.
 int first_token(const Json& json, const char* key) {
-  const auto it = json.find(key);
-  if (it == json.end()) return -1;
-  const Json& value = it->is_array() && !it->empty() ? it->front() : *it;
+  const Json& given = member(json, key);
+  const Json& value = given.is_array() && !given.empty() ? given.front() : given;
   return value.is_number_integer() && value.get<int64_t>() >= 0 && value.get<int64_t>() < 1 << 30
              ? value.get<int>()
              : -1;
@@ -75,9 +74,7 @@ int window_of(JsonFields& f, const Json& json, const ModelConfig& c) {
 std::string own_quant_method(const FormatInfo& dense) { return fmt::format("moesaic_{}", dense.option); }
 
 Status check_hf_kind(const Json& json, const std::string& name) {
-  const std::string type = json.is_object() && json.contains("model_type") && json["model_type"].is_string()
-                               ? json["model_type"].get<std::string>()
-                               : "";
+  const std::string type = text_member(json, "model_type");
   if (type != "gpt_oss" && json.is_object() &&
       text_or(json, "architectures", "").find("Eagle3") != std::string::npos)
     return error(StatusCode::kUnsupported, "{}: an EAGLE3 draft head, which is no model by itself", name);

@@ -9,18 +9,12 @@
 #include "base/error.h"
 #include "checkpoint/eagle3_gguf.h"
 #include "checkpoint/find_model.h"
+#include "checkpoint/weight_files.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::optional<Format> format_of(const std::string& dtype) {
-  if (dtype == "F32") return Format::kF32;
-  if (dtype == "F16") return Format::kF16;
-  if (dtype == "Q8_0") return Format::kQ8_0;
-  return dtype == "BF16" ? std::optional(Format::kBF16) : std::nullopt;
-}
 
 // A tensor's name without what differs between the forms: a prefix, and the layer's name.
 std::string plain_name(std::string_view name) {
@@ -68,7 +62,7 @@ class Tensors {
   Result<MatrixView> matrix(const std::string& name) {
     const RawTensor* t = take(name);
     if (t == nullptr) return MatrixView();
-    const auto format = format_of(t->dtype);
+    const auto format = float_format(*t);
     if (!format)
       return error(StatusCode::kUnsupported, "{}: tensor '{}' is {}, expected BF16, F16, F32 or Q8_0",
                    t->file->path(), name, t->dtype);
@@ -129,17 +123,6 @@ Status check_norms(const Eagle3Weights& w, const Eagle3Norms& norms, const std::
   return {};
 }
 
-Result<std::vector<std::string>> head_files(const fs::path& folder) {
-  std::set<std::string> names;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.path().extension() == ".safetensors") names.insert(entry.path().string());
-  }
-  if (names.empty())
-    return error(StatusCode::kNotFound, "{}: no .safetensors file in this folder", folder.string());
-  return std::vector<std::string>(names.begin(), names.end());
-}
-
 std::string architecture_in(const std::string& path) {
   const auto file = MappedFile::open(path);
   return file.ok() ? gguf_architecture(*file.value()) : "";
@@ -193,13 +176,9 @@ Result<Eagle3Head> open_head(const std::string& path, const ModelConfig& target)
   Eagle3Head head;
   Eagle3Norms norms;
   ASSIGN_OR_RETURN(head.config, eagle3_config(json, config_path, target, norms));
-  ASSIGN_OR_RETURN(const std::vector<std::string> files, head_files(folder));
-  auto tensors = std::make_shared<TensorMap>();
-  for (const std::string& name : files) {
-    ASSIGN_OR_RETURN(auto file, MappedFile::open(name));
-    RETURN_IF_ERROR(read_safetensors(std::move(file), *tensors));
-  }
-  head.config.name = files[0];
+  ASSIGN_OR_RETURN(const std::set<std::string> files, safetensors_in(folder));
+  ASSIGN_OR_RETURN(const auto tensors, read_safetensors(folder, files));
+  head.config.name = tensors->files[0]->path();
   ASSIGN_OR_RETURN(head.weights, eagle3_weights(tensors, head.config, norms));
   for (const auto& file : tensors->files) RETURN_IF_ERROR(file->intact());
   return head;

@@ -12,20 +12,14 @@ Status refuse(const std::string& name, std::string_view what) {
   return error(StatusCode::kUnsupported, "{}: {}; EAGLE3 heads with one layer are supported", name, what);
 }
 
-bool is_true(const Json& json, const char* key) {
-  const auto it = json.find(key);
-  return it != json.end() && it->is_boolean() && it->get<bool>();
-}
-
 Json object_or_empty(const Json& json, const char* key) {
-  const auto it = json.find(key);
-  return it != json.end() && it->is_object() ? *it : Json::object();
+  const Json& value = member(json, key);
+  return value.is_object() ? value : Json::object();
 }
 
 std::string architecture_of(const Json& json) {
-  const auto it = json.find("architectures");
-  if (it == json.end() || !it->is_array() || it->empty() || !it->front().is_string()) return "";
-  return it->front().get<std::string>();
+  const Json& all = member(json, "architectures");
+  return all.is_array() && !all.empty() && all[0].is_string() ? all[0].get<std::string>() : "";
 }
 
 // By what a config of another kind of draft head says of itself.
@@ -33,7 +27,7 @@ Status check_kind(const Json& json, const std::string& name) {
   const std::string architecture = architecture_of(json), kind = text_or(json, "speculators_model_type", "");
   if (json.contains("dflash_config") || kind == "dflash" || architecture.starts_with("DFlash"))
     return refuse(name, "a DFlash head is not supported");
-  if (is_true(json, "parallel_drafting") || json.contains("ptd_token_id") || kind == "peagle" ||
+  if (member(json, "parallel_drafting") == true || json.contains("ptd_token_id") || kind == "peagle" ||
       architecture.find("PEagle") != std::string::npos)
     return refuse(name, "a P-EAGLE head is not supported");
   if (!kind.empty() && kind != "eagle3")
@@ -71,9 +65,8 @@ Status read_taps(const Json& json, const ModelConfig& target, Eagle3Config& c, c
 
 // A window where the one layer's type says so.
 int window_of(const Json& layer, JsonFields& f) {
-  const auto it = layer.find("layer_types");
-  const bool sliding =
-      it != layer.end() && it->is_array() && !it->empty() && it->front() == "sliding_attention";
+  const Json& types = member(layer, "layer_types");
+  const bool sliding = types.is_array() && !types.empty() && types[0] == "sliding_attention";
   return sliding ? f.integer("sliding_window") : 0;
 }
 

@@ -293,8 +293,7 @@ Result<GgufFile> read_gguf(std::shared_ptr<const MappedFile> file) {
 }
 
 bool GgufFile::written_by_ollama() const {
-  const auto it = metadata.find("general.architecture");
-  const auto* text = it == metadata.end() ? nullptr : std::get_if<std::string>(&it->second);
+  const auto* text = get<std::string>("general.architecture");
   return text != nullptr && *text == "gptoss";
 }
 

@@ -18,6 +18,12 @@ struct GgufFile {
   std::map<std::string, GgufValue> metadata;
   TensorMap tensors;  // shapes outermost first (GGUF stores them innermost first)
 
+  // The value of a key; null where it is not there, or is of another type.
+  template <typename T>
+  const T* get(const std::string& key) const {
+    const auto it = metadata.find(key);
+    return it == metadata.end() ? nullptr : std::get_if<T>(&it->second);
+  }
   // True for a file of Ollama's own converter, which spells the architecture without the hyphen.
   bool written_by_ollama() const;
 };

@@ -18,29 +18,24 @@ class GgufFields {
   const Status& status() const { return status_; }
 
   double number(const std::string& key, double fallback) {
-    const auto it = file_.metadata.find(key);
-    if (it == file_.metadata.end()) return fallback;
-    if (const auto* i = std::get_if<int64_t>(&it->second)) return static_cast<double>(*i);
-    if (const auto* d = std::get_if<double>(&it->second)) return *d;
-    if (status_.ok()) status_ = invalid("{}: metadata '{}' is not a number", name_, key);
+    if (const auto* i = file_.get<int64_t>(key)) return static_cast<double>(*i);
+    if (const auto* d = file_.get<double>(key)) return *d;
+    if (has(key)) fail(invalid("{}: metadata '{}' is not a number", name_, key));
     return fallback;
   }
   int integer(const std::string& key) {
-    if (!file_.metadata.contains(key) && status_.ok())
-      status_ = invalid("{}: metadata '{}' is missing", name_, key);
+    if (!has(key)) fail(invalid("{}: metadata '{}' is missing", name_, key));
     return integer(key, 0);
   }
   int integer(const std::string& key, int fallback) {
     const double value = number(key, fallback);
-    if (!(value >= -1 && value <= 1 << 30) && status_.ok())  // a NaN too
-      status_ = invalid("{}: metadata '{}' is out of range", name_, key);
+    if (!(value >= -1 && value <= 1 << 30))  // a NaN too
+      fail(invalid("{}: metadata '{}' is out of range", name_, key));
     return status_.ok() ? static_cast<int>(value) : 0;
   }
   bool boolean(const std::string& key, bool fallback) {
-    const auto it = file_.metadata.find(key);
-    if (it == file_.metadata.end()) return fallback;
-    if (const auto* b = std::get_if<bool>(&it->second)) return *b;
-    if (status_.ok()) status_ = invalid("{}: metadata '{}' is neither true nor false", name_, key);
+    if (const auto* b = file_.get<bool>(key)) return *b;
+    if (has(key)) fail(invalid("{}: metadata '{}' is neither true nor false", name_, key));
     return fallback;
   }
   bool has(const std::string& key) const { return file_.metadata.contains(key); }
@@ -48,8 +43,7 @@ class GgufFields {
     if (status_.ok()) status_ = std::move(status);
   }
   std::string text(const std::string& key) const {
-    const auto it = file_.metadata.find(key);
-    const auto* value = it == file_.metadata.end() ? nullptr : std::get_if<std::string>(&it->second);
+    const auto* value = file_.get<std::string>(key);
     return value != nullptr ? *value : std::string();
   }
 

@@ -48,9 +48,8 @@ Status check_adapter(const GgufFile& file, const std::string& name) {
 // The adapter's alpha, by which its factors are multiplied over their rank. 0 where the file has none: then
 // they are not, as in llama.cpp.
 Result<double> alpha_of(const GgufFile& file, const std::string& name) {
-  const auto it = file.metadata.find("adapter.lora.alpha");
-  if (it == file.metadata.end()) return 0.0;
-  const auto* alpha = std::get_if<double>(&it->second);
+  if (!file.metadata.contains("adapter.lora.alpha")) return 0.0;
+  const auto* alpha = file.get<double>("adapter.lora.alpha");
   if (alpha != nullptr && std::isfinite(*alpha)) return *alpha;
   return invalid("{}: adapter.lora.alpha is no number", name);
 }

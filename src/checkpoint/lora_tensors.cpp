@@ -140,14 +140,6 @@ struct Orientations {
   bool plain = false, transposed = false;
 };
 
-std::optional<Format> format_of_floats(const RawTensor& t) {
-  return t.dtype == "F32"    ? std::optional(Format::kF32)
-         : t.dtype == "F16"  ? std::optional(Format::kF16)
-         : t.dtype == "BF16" ? std::optional(Format::kBF16)
-         : t.dtype == "Q8_0" ? std::optional(Format::kQ8_0)
-                             : std::nullopt;
-}
-
 // peft stacks the experts' factors: row e * rank + r of lora_A, column r * experts + e of lora_B.
 std::vector<float> up_by_expert(const std::vector<float>& b, const LoraFactors& f, double scale) {
   std::vector<float> up(b.size());
@@ -246,7 +238,7 @@ Result<LoraFactors> read_pair(const std::string& module, const Pair& pair, const
 }  // namespace
 
 Result<std::vector<float>> lora_floats(const RawTensor& t, const std::string& module) {
-  const std::optional<Format> format = format_of_floats(t);
+  const std::optional<Format> format = float_format(t);
   if (!format)
     return error(StatusCode::kUnsupported, "{}: LoRA factors of '{}' are {}, expected F32, F16, BF16 or Q8_0",
                  t.file->path(), module.substr(0, 120), t.dtype);
@@ -274,7 +266,7 @@ Result<SavedModules> take_saved_modules(TensorMap& tensors, const LoraConfig& lo
       const bool may_stand = m.listed || std::string_view(ending) == ".weight";
       if (!may_stand || m.view.data != nullptr || it == tensors.tensors.end()) continue;
       const RawTensor& t = it->second;
-      const std::optional<Format> format = format_of_floats(t);
+      const std::optional<Format> format = float_format(t);
       if (!format || t.shape != std::vector<int64_t>{config.vocab, config.hidden})
         return invalid("{}: saved module '{}' is {} {}, expected [{}, {}] in F32, F16 or BF16",
                        t.file->path(), m.name, t.dtype, shape_text(t.shape), config.vocab, config.hidden);

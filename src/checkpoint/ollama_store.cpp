@@ -48,10 +48,9 @@ void add_models(const fs::path& manifests, std::vector<OllamaModel>& models) {
 }
 
 // The path of a blob in a store; empty where the sum is none.
-fs::path blob_path(const fs::path& store, const Json& digest) {
+fs::path blob_path(const fs::path& store, const std::string& digest) {
   constexpr std::string_view kSum = "sha256:";
-  const std::string text = digest.is_string() ? digest.get<std::string>() : "";
-  const std::string sum = text.starts_with(kSum) ? text.substr(kSum.size()) : "";
+  const std::string sum = digest.starts_with(kSum) ? digest.substr(kSum.size()) : "";
   const bool hex =
       sum.size() == 64 && std::ranges::all_of(sum, [](unsigned char c) { return std::isxdigit(c) != 0; });
   return hex ? store / "blobs" / ("sha256-" + sum) : fs::path();
@@ -66,12 +65,12 @@ Result<Json> read_manifest(const fs::path& path) {
 
 // Finds the manifest with a GGUF file in a list that has one manifest for each program that runs the model.
 Result<Json> runnable(const Json& list, const fs::path& store, const std::string& name) {
-  const auto entries = list.find("manifests");
+  const Json& entries = member(list, "manifests");
   for (const char* runner : {"ollama", "llamacpp"}) {
-    for (const Json& entry : entries != list.end() && entries->is_array() ? *entries : Json::array()) {
+    for (const Json& entry : entries.is_array() ? entries : Json::array()) {
       if (lower_case(text_member(entry, "runner")) != runner) continue;
       if (entry.contains("layers")) return entry;
-      const fs::path blob = entry.contains("digest") ? blob_path(store, entry["digest"]) : fs::path();
+      const fs::path blob = blob_path(store, text_member(entry, "digest"));
       if (!blob.empty()) return read_manifest(blob);
     }
   }
@@ -81,13 +80,13 @@ Result<Json> runnable(const Json& list, const fs::path& store, const std::string
 Result<std::string> blob_of(const Json& manifest, const fs::path& store, const std::string& name) {
   constexpr std::string_view kModel = "application/vnd.ollama.image.model",
                              kAdapter = "application/vnd.ollama.image.adapter";
-  const auto layers = manifest.find("layers");
+  const Json& layers = member(manifest, "layers");
   fs::path model, adapter;
   int models = 0;
-  for (const Json& layer : layers != manifest.end() && layers->is_array() ? *layers : Json::array()) {
+  for (const Json& layer : layers.is_array() ? layers : Json::array()) {
     const std::string kind = text_member(layer, "mediaType");
     if (kind != kModel && kind != kAdapter) continue;
-    const fs::path blob = layer.contains("digest") ? blob_path(store, layer["digest"]) : fs::path();
+    const fs::path blob = blob_path(store, text_member(layer, "digest"));
     if (blob.empty()) return invalid("{}: its manifest names a blob by something that is no sum", name);
     (kind == kModel ? model : adapter) = blob;
     models += kind == kModel ? 1 : 0;

@@ -24,11 +24,10 @@ int64_t dtype_bytes(const std::string& dtype) {
 
 Result<std::vector<int64_t>> read_integers(const Json& json, const char* key, size_t limit,
                                            const std::string& where) {
-  const auto it = json.find(key);
-  if (it == json.end() || !it->is_array() || it->size() > limit)
-    return invalid("{}: '{}' is not a short list", where, key);
+  const Json& list = member(json, key);
+  if (!list.is_array() || list.size() > limit) return invalid("{}: '{}' is not a short list", where, key);
   std::vector<int64_t> values;
-  for (const Json& v : *it) {
+  for (const Json& v : list) {
     if (!v.is_number_integer() || v.get<int64_t>() < 0)
       return invalid("{}: '{}' holds something that is not a size", where, key);
     values.push_back(v.get<int64_t>());
@@ -95,6 +94,11 @@ std::optional<int64_t> element_count(std::span<const int64_t> shape) {
   return count;
 }
 
+std::optional<Format> float_format(const RawTensor& tensor) {
+  const auto format = stored_format(tensor.dtype);
+  return format && !is_mx(*format) ? format : std::nullopt;
+}
+
 std::string shape_text(std::span<const int64_t> shape) {
   return fmt::format("[{}]", fmt::to_string(fmt::join(shape, ", ")));
 }
@@ -139,6 +143,16 @@ Status read_safetensors(std::shared_ptr<const MappedFile> file, TensorMap& out) 
   RETURN_IF_ERROR(check_overlaps(extents, file->path()));
   out.files.push_back(std::move(file));
   return {};
+}
+
+Result<std::shared_ptr<TensorMap>> read_safetensors(const std::filesystem::path& folder,
+                                                    const std::set<std::string>& names) {
+  auto tensors = std::make_shared<TensorMap>();
+  for (const std::string& name : names) {
+    ASSIGN_OR_RETURN(auto file, MappedFile::open((folder / name).string()));
+    RETURN_IF_ERROR(read_safetensors(std::move(file), *tensors));
+  }
+  return tensors;
 }
 
 }  // namespace moesaic

@@ -2,9 +2,11 @@
 // ModelWeights.
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,10 +39,15 @@ struct TensorMap {
 
 // The number of elements, or nothing if a dimension is not positive or the product passes 2^48.
 std::optional<int64_t> element_count(std::span<const int64_t> shape);
+// The format of a tensor in F32, F16, BF16 or Q8_0; nothing: it has another one.
+std::optional<Format> float_format(const RawTensor& tensor);
 std::string shape_text(std::span<const int64_t> shape);  // "[2, 3]"
 
 // Adds the tensors of a .safetensors file. Checks header, names, offsets and sizes. A tensor that is there
 // already must be the same.
 Status read_safetensors(std::shared_ptr<const MappedFile> file, TensorMap& out);
+// Those of several files in a folder.
+Result<std::shared_ptr<TensorMap>> read_safetensors(const std::filesystem::path& folder,
+                                                    const std::set<std::string>& names);
 
 }  // namespace moesaic

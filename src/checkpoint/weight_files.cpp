@@ -16,12 +16,11 @@ namespace {
 // The files named by an index, each of which must be a plain name in the same folder.
 Result<std::set<std::string>> indexed_files(const fs::path& index) {
   ASSIGN_OR_RETURN(const Json json, read_json_file(index.string()));
-  const auto it = json.is_object() ? json.find("weight_map") : json.end();
-  if (!json.is_object() || it == json.end() || !it->is_object())
-    return invalid("{}: it has no weight_map", index.string());
-  if (it->empty()) return invalid("{}: its weight_map is empty; download it again", index.string());
+  const Json& files = member(json, "weight_map");
+  if (!files.is_object()) return invalid("{}: it has no weight_map", index.string());
+  if (files.empty()) return invalid("{}: its weight_map is empty; download it again", index.string());
   std::set<std::string> names;
-  for (const Json& name : *it) {
+  for (const Json& name : files) {
     const std::string text = name.is_string() ? name.get<std::string>() : "";
     if (text.empty() || text.find('/') != std::string::npos)
       return invalid("{}: '{}' is not a file name", index.string(), text.substr(0, 80));
@@ -43,6 +42,16 @@ Result<std::set<std::string>> indexed_files(const fs::path& index) {
 
 }  // namespace
 
+Result<std::set<std::string>> safetensors_in(const fs::path& folder) {
+  std::set<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() == ".safetensors") names.insert(entry.path().filename().string());
+  }
+  if (!names.empty()) return names;
+  return error(StatusCode::kNotFound, "{}: no .safetensors file in this folder", folder.string());
+}
+
 Result<std::set<std::string>> weight_files(const fs::path& folder) {
   const bool single = is_there(folder / "model.safetensors");
   if (is_there(folder / "model.safetensors.index.json")) {
@@ -51,13 +60,7 @@ Result<std::set<std::string>> weight_files(const fs::path& folder) {
     if (indexed.status().code() != StatusCode::kNotFound || !single) return indexed;
   }
   if (single) return std::set<std::string>{"model.safetensors"};
-  std::set<std::string> names;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.path().extension() == ".safetensors") names.insert(entry.path().filename().string());
-  }
-  if (names.empty())
-    return error(StatusCode::kNotFound, "{}: no .safetensors file in this folder", folder.string());
+  ASSIGN_OR_RETURN(std::set<std::string> names, safetensors_in(folder));
   const fs::path stem = fs::path(*names.begin()).stem();
   if (const size_t parts = gguf_parts(stem.string() + ".gguf").size(); parts > names.size())
     return error(StatusCode::kNotFound, "{}: {} of {} .safetensors files are there; download the rest",

@@ -9,6 +9,9 @@
 
 namespace moesaic {
 
+// Names of all .safetensors files in a folder; StatusCode::kNotFound if there is none.
+Result<std::set<std::string>> safetensors_in(const std::filesystem::path& folder);
+
 // Names of the .safetensors files in a folder that make up its model. StatusCode::kNotFound if there is none,
 // or if one that the index or the names of the others tell of is missing.
 Result<std::set<std::string>> weight_files(const std::filesystem::path& folder);

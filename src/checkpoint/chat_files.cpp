@@ -90,7 +90,7 @@ Result<std::string> chat_template(const TokenizerSource& source) {
 Result<std::vector<ChatFile>> chat_files(const Checkpoint& source) {
   std::vector<ChatFile> files;
   const TokenizerSource& tokenizer = source.tokenizer;
-  if (tokenizer.json_path.empty() && tokenizer.tokens.empty()) return files;
+  if (!tokenizer.any()) return files;
   ASSIGN_OR_RETURN(const TokenizerSource tokens, gguf_tokenizer(tokenizer, source.config.vocab));
   for (const char* const name : kChatFiles) {
     ASSIGN_OR_RETURN(std::string text, beside(tokenizer, name));

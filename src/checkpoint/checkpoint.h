@@ -28,6 +28,8 @@ struct TokenizerSource {
   std::string pre;                 // GGUF's name of the split pattern; empty where it names none
   std::string chat_template = {};  // GGUF's; a folder's is beside its tokenizer.json (chat_files.h)
   int bos = -1, eos = -1;
+
+  bool any() const { return !json_path.empty() || !tokens.empty(); }
 };
 
 struct Checkpoint {

@@ -43,6 +43,19 @@ void add_matrix(std::vector<Piece>& pieces, const std::string& name, const Matri
 // file has.
 Status check_source(const Checkpoint& source);
 
+// All pieces, and those of one layer, by a writer's collector of them.
+template <typename Collector>
+std::vector<Piece> pieces_of(Collector collector, const ModelWeights& weights) {
+  collector.top(weights);
+  for (size_t i = 0; i < weights.layers.size(); ++i) collector.layer(static_cast<int>(i), weights.layers[i]);
+  return collector.take();
+}
+template <typename Collector>
+std::vector<Piece> pieces_of(Collector collector, int layer, const LayerWeights& weights) {
+  collector.layer(layer, weights);
+  return collector.take();
+}
+
 // A layer's pieces, in their order.
 using LayerPieces = std::function<std::vector<Piece>(int layer, const LayerWeights&)>;
 

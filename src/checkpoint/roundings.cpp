@@ -59,7 +59,7 @@ std::vector<std::string> remarks(const Checkpoint& source, const WriteOptions& o
     lines.push_back(
         fmt::format("dense matrices in {}: no other program reads this folder", format_name(*own)));
   const TokenizerSource& t = source.tokenizer;
-  if (t.json_path.empty() && t.tokens.empty())
+  if (!t.any())
     lines.emplace_back("the source has no tokenizer, so the result has none");
   else if (const auto own = own_chat_template(t); own.ok() && own->empty())
     lines.emplace_back("the source has no chat template: gpt-oss's own goes into the result");

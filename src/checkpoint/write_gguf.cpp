@@ -74,18 +74,6 @@ class GgufPieces {
   std::vector<Piece> pieces_;
 };
 
-std::vector<Piece> gguf_layer(int layer, const LayerWeights& weights, const WriteOptions& options) {
-  GgufPieces pieces(options);
-  pieces.layer(layer, weights);
-  return pieces.take();
-}
-std::vector<Piece> gguf_pieces(const ModelWeights& weights, const WriteOptions& options) {
-  GgufPieces pieces(options);
-  pieces.top(weights);
-  for (size_t i = 0; i < weights.layers.size(); ++i) pieces.layer(static_cast<int>(i), weights.layers[i]);
-  return pieces.take();
-}
-
 // llama.cpp's number of what most of a file is: the experts.
 uint32_t file_type(const ModelWeights& w, const WriteOptions& options) {
   const bool mxfp4 = options.experts == ExpertsOut::kMxfp4 || all_mxfp4(w);
@@ -168,7 +156,7 @@ Status write_gguf(const Checkpoint& source, const std::string& path, const Write
   RETURN_IF_ERROR(check_config(source.config, path));
   ASSIGN_OR_RETURN(TokenizerSource tokenizer, gguf_tokenizer(source.tokenizer, source.config.vocab));
   ASSIGN_OR_RETURN(tokenizer.chat_template, chat_template(source.tokenizer));
-  const std::vector<Piece> pieces = gguf_pieces(source.weights, options);
+  const std::vector<Piece> pieces = pieces_of(GgufPieces(options), source.weights);
   GgufHeader header;
   add_model_metadata(header, source.config, file_type(source.weights, options));
   add_tokenizer_metadata(header, source.config, tokenizer);
@@ -180,9 +168,9 @@ Status write_gguf(const Checkpoint& source, const std::string& path, const Write
   ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path, options.overwrite));
   RETURN_IF_ERROR(file.write(header.finish(pieces.size())));
   RETURN_IF_ERROR(file.pad(kGgufAlignment));
-  RETURN_IF_ERROR(
-      write_pieces(file, pieces, kGgufAlignment, source, options,
-                   [&](int layer, const LayerWeights& w) { return gguf_layer(layer, w, options); }));
+  RETURN_IF_ERROR(write_pieces(
+      file, pieces, kGgufAlignment, source, options,
+      [&](int layer, const LayerWeights& w) { return pieces_of(GgufPieces(options), layer, w); }));
   return file.commit();
 }
 

@@ -139,13 +139,6 @@ class HfPieces {
   std::vector<Piece> pieces_;
 };
 
-std::vector<Piece> hf_pieces(const ModelWeights& weights, const WriteOptions& options, bool mxfp4) {
-  HfPieces pieces(options, mxfp4);
-  pieces.top(weights);
-  for (size_t i = 0; i < weights.layers.size(); ++i) pieces.layer(static_cast<int>(i), weights.layers[i]);
-  return pieces.take();
-}
-
 // Plain RoPE is named, too: transformers takes gpt_oss's YaRN where nothing is said.
 Json rope_config(const RopeConfig& rope) {
   if (rope.factor <= 1 && rope.attention_factor == 0) return {{"rope_type", "default"}};
@@ -157,12 +150,6 @@ Json rope_config(const RopeConfig& rope) {
                {"truncate", rope.truncate}};
   if (rope.attention_factor != 0) json["attention_factor"] = rope.attention_factor;
   return json;
-}
-
-std::vector<Piece> hf_layer(int layer, const LayerWeights& weights, const WriteOptions& options, bool mxfp4) {
-  HfPieces pieces(options, mxfp4);
-  pieces.layer(layer, weights);
-  return pieces.take();
 }
 
 // Other programs know dense matrices with scales by no name, so they are to stop at one that they do not
@@ -235,14 +222,10 @@ Result<OutputFile> write_tensors(const std::string& path, const std::vector<Piec
   RETURN_IF_ERROR(file.write(std::as_bytes(std::span(&length, 1))));
   RETURN_IF_ERROR(file.write(text));
   RETURN_IF_ERROR(write_pieces(file, pieces, 1, source, options, [&](int layer, const LayerWeights& w) {
-    return hf_layer(layer, w, options, mxfp4);
+    return pieces_of(HfPieces(options, mxfp4), layer, w);
   }));
   RETURN_IF_ERROR(file.flush());
   return file;
-}
-
-bool has_tokenizer(const TokenizerSource& source) {
-  return !source.json_path.empty() || !source.tokens.empty();
 }
 
 // The text of tokenizer.json; empty where the source has no tokenizer.
@@ -266,7 +249,7 @@ Status check_target(const Checkpoint& source, const std::vector<ChatFile>& chat,
     return invalid("{}: it exists already; pass --force to replace it", path);
   };
   for (const char* name : kFiles) {
-    const bool ours = name != std::string_view("/tokenizer.json") || has_tokenizer(source.tokenizer);
+    const bool ours = name != std::string_view("/tokenizer.json") || source.tokenizer.any();
     if (ours) RETURN_IF_ERROR(check(folder + name));
   }
   for (const ChatFile& file : chat) RETURN_IF_ERROR(check(folder + "/" + file.name));
@@ -279,7 +262,7 @@ Status write_files(const Checkpoint& source, const std::string& folder, const Wr
   // Before gigabytes are written.
   ASSIGN_OR_RETURN(const std::string tokenizer, tokenizer_text(source.tokenizer));
   const bool mxfp4 = options.experts == ExpertsOut::kMxfp4 || all_mxfp4(source.weights);
-  const std::vector<Piece> pieces = hf_pieces(source.weights, options, mxfp4);
+  const std::vector<Piece> pieces = pieces_of(HfPieces(options, mxfp4), source.weights);
   const Json config = hf_config(source.config, mxfp4, own_format(source, options));
   std::vector<OutputFile> files;
   const auto add = [&](const std::string& name, const std::string& text) -> Status {

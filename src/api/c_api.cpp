@@ -145,25 +145,24 @@ moesaic_info info_of(const ModelInfo& i, int64_t memory_free) {
   return info;
 }
 
-// A function of a model whose result is a number; 0 without one.
-template <typename Body>
-int32_t number_of(const moesaic_model* m, Body&& body) {
-  int32_t number = 0;
-  enter([&]() -> Status {
-    RETURN_IF_ERROR(usable(m));
-    number = body(m->model);
-    return {};
-  });
-  return number;
-}
-
-// A function of a model that may fail.
-template <typename Body>
-moesaic_status call(moesaic_model* m, Body&& body) {
+// A function of a model that may fail. Handle: const or not.
+template <typename Handle, typename Body>
+moesaic_status call(Handle* m, Body&& body) {
   return enter([&]() -> Status {
     RETURN_IF_ERROR(usable(m));
     return body(m->model);
   });
+}
+
+// The same whose result is a number; 0 without one.
+template <typename Body>
+int32_t number_of(const moesaic_model* m, Body&& body) {
+  int32_t number = 0;
+  call(m, [&](const Model& model) {
+    number = body(model);
+    return Status();
+  });
+  return number;
 }
 
 Status check_out(const void* data, const void* count) {
@@ -275,53 +274,48 @@ int moesaic_idle(const moesaic_model* m) {
 }
 
 moesaic_status moesaic_model_info(const moesaic_model* m, moesaic_info* info) {
-  return enter([&]() -> Status {
-    RETURN_IF_ERROR(usable(m));
+  return call(m, [&](const Model& model) -> Status {
     RETURN_IF_ERROR(not_null(info, "info"));
-    return write(info_of(m->info, m->model.info().device.memory_free), info, info->size);
+    return write(info_of(m->info, model.info().device.memory_free), info, info->size);
   });
 }
 
 moesaic_status moesaic_tokenize(const moesaic_model* m, const char* text, size_t bytes, int special,
                                 int32_t** tokens, size_t* count) {
-  return enter([&]() -> Status {
-    RETURN_IF_ERROR(usable(m));
+  return call(m, [&](const Model& model) -> Status {
     RETURN_IF_ERROR(not_null(text, bytes, "text"));
     RETURN_IF_ERROR(check_out(tokens, count));
-    return c_api::hand_out(m->model.tokenize({text, bytes}, special != 0), tokens, count);
+    return c_api::hand_out(model.tokenize({text, bytes}, special != 0), tokens, count);
   });
 }
 
 moesaic_status moesaic_detokenize(const moesaic_model* m, const int32_t* tokens, size_t count, char** text,
                                   size_t* bytes) {
-  return enter([&]() -> Status {
-    RETURN_IF_ERROR(usable(m));
+  return call(m, [&](const Model& model) -> Status {
     RETURN_IF_ERROR(not_null(tokens, count, "tokens"));
     RETURN_IF_ERROR(check_out(text, bytes));
     for (const int32_t t : std::span(tokens, count)) {
-      if (t < 0 || t >= m->model.vocab())
-        return invalid("token {} is outside the vocabulary of {}", t, m->model.vocab());
+      if (t < 0 || t >= model.vocab())
+        return invalid("token {} is outside the vocabulary of {}", t, model.vocab());
     }
-    const std::string s = m->model.detokenize({tokens, count});
+    const std::string s = model.detokenize({tokens, count});
     return c_api::hand_out(s.data(), s.size(), text, bytes);
   });
 }
 
 moesaic_status moesaic_chat_prompt(const moesaic_model* m, const char* conversation, int32_t** tokens,
                                    size_t* count) {
-  return enter([&]() -> Status {
-    RETURN_IF_ERROR(usable(m));
+  return call(m, [&](const Model& model) -> Status {
     RETURN_IF_ERROR(not_null(conversation, "conversation_json"));
     RETURN_IF_ERROR(check_out(tokens, count));
-    return c_api::hand_out(m->model.chat_prompt(conversation), tokens, count);
+    return c_api::hand_out(model.chat_prompt(conversation), tokens, count);
   });
 }
 
 moesaic_status moesaic_stop_tokens(const moesaic_model* m, int32_t** tokens, size_t* count) {
-  return enter([&]() -> Status {
-    RETURN_IF_ERROR(usable(m));
+  return call(m, [&](const Model& model) -> Status {
     RETURN_IF_ERROR(check_out(tokens, count));
-    return c_api::hand_out(m->model.stop_tokens(), tokens, count);
+    return c_api::hand_out(model.stop_tokens(), tokens, count);
   });
 }
 
@@ -390,10 +384,9 @@ moesaic_status moesaic_kv_load_file(moesaic_model* m, const char* path, int32_t*
 }
 
 void moesaic_stats(const moesaic_model* m, moesaic_engine_stats* stats) {
-  enter([&]() -> Status {
-    RETURN_IF_ERROR(usable(m));
+  call(m, [&](const Model& model) -> Status {
     RETURN_IF_ERROR(not_null(stats, "stats"));
-    const EngineStats s = m->model.stats();
+    const EngineStats s = model.stats();
     const moesaic_engine_stats now{.size = sizeof now,
                                    .running = s.running,
                                    .waiting = s.waiting,

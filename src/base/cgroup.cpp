@@ -101,16 +101,11 @@ double read_number(std::istream& in) {
   return in >> value ? value : 0;
 }
 
-// "150000 100000" or "max 100000".
-double quota_v2(const std::string& folder) {
-  std::ifstream in(folder + "/cpu.max");
-  const double quota = read_number(in), period = read_number(in);
-  return quota > 0 && period > 0 ? quota / period : 0;
-}
-
-double quota_v1(const std::string& folder) {
-  std::ifstream quota_file(folder + "/cpu.cfs_quota_us"), period_file(folder + "/cpu.cfs_period_us");
-  const double quota = read_number(quota_file), period = read_number(period_file);
+// v2 has both in one file: "150000 100000" or "max 100000".
+double cpu_quota(const std::string& folder, bool v2) {
+  std::ifstream in(folder + (v2 ? "/cpu.max" : "/cpu.cfs_quota_us")),
+      period_in(folder + "/cpu.cfs_period_us");
+  const double quota = read_number(in), period = read_number(v2 ? in : period_in);
   return quota > 0 && period > 0 ? quota / period : 0;
 }
 
@@ -167,7 +162,7 @@ void visit_groups(const std::string& root, std::string_view controller, const Vi
 std::optional<double> cgroup_cpu_quota(const std::string& root) {
   std::optional<double> least;
   visit_groups(root, "cpu", [&](const std::string& folder, bool v2) {
-    const double quota = v2 ? quota_v2(folder) : quota_v1(folder);
+    const double quota = cpu_quota(folder, v2);
     if (quota > 0 && (!least || quota < *least)) least = quota;
   });
   return least;

@@ -252,7 +252,7 @@ Status run_bench(const BenchOptions& o) {
   measure_ceilings(m);
   print_header(o, m);
   ProgressLine progress;
-  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+  JsonArray lines(o.format == "json");
   BenchRun run{.name = fmt::format("{} on {}", o.model.model, m.caps.name), .points = {}};
   for (const int batch : o.batches) {
     ASSIGN_OR_RETURN(RandomBatch random,
@@ -263,11 +263,10 @@ Status run_bench(const BenchOptions& o) {
       if (o.format == "md") print_md(line, m.caps);
       if (o.format == "csv") print_csv(line, o, m);
       std::fflush(stdout);
-      lines.push_back(to_json(line, o, m));
+      lines.add(to_json(line, o, m));
       run.points.push_back(point_of(line));
     }
   }
-  if (o.format == "json") print_json(lines, 2);
   runs.insert(runs.begin(), std::move(run));
   if (o.format == "html") fmt::print("{}", bench_page(runs));
   return {};

@@ -131,7 +131,7 @@ Status run_draft_bench(const BenchOptions& o) {
   ASSIGN_OR_RETURN(const auto drafter, parts.drafter(*m.backend, engine));
   if (o.format == "md") print_draft_header(o, m);
   ProgressLine progress;
-  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+  JsonArray lines(o.format == "json");
   for (const int sequences : o.batches) {
     ASSIGN_OR_RETURN(DraftedBatch batch,
                      DraftedBatch::create(
@@ -143,12 +143,11 @@ Status run_draft_bench(const BenchOptions& o) {
         DraftLine line{.tokens = tokens, .depth = depth, .batch = sequences};
         RETURN_IF_ERROR(measure(batch, o, line, progress));
         if (o.format == "md") print_line(line);
-        lines.push_back(to_json(line, o, m));
+        lines.add(to_json(line, o, m));
       }
     }
     RETURN_IF_ERROR(batch.restart(0));  // nothing of it is left with the drafter
   }
-  if (o.format == "json") print_json(lines, 2);
   return {};
 }
 

@@ -97,7 +97,7 @@ Status run_moe_bench(const BenchOptions& o) {
                  "--moe: only the cuda device times one operation alone; use --device cuda");
   RETURN_IF_ERROR(load(m, {.context = 1, .max_rows = most}));
   measure_ceilings(m);
-  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+  JsonArray lines(o.format == "json");
   for (const int tokens : o.moe) {
     MoeLine line{.tokens = tokens};
     std::this_thread::sleep_for(std::chrono::seconds(o.delay));
@@ -108,9 +108,8 @@ Status run_moe_bench(const BenchOptions& o) {
     if (o.format == "md") print_md(line);
     if (o.format == "csv") print_csv(line, o, m);
     std::fflush(stdout);
-    lines.push_back(to_json(line, o, m));
+    lines.add(to_json(line, o, m));
   }
-  if (o.format == "json") print_json(lines, 2);
   return {};
 }
 

@@ -189,7 +189,7 @@ Status check_words(const LoadOptions& o) {
 Status run_bench_serve(BenchServeOptions o) {
   const bool open = o.load.rate > 0;
   if (open) o.streams = {0};
-  nlohmann::ordered_json runs = nlohmann::ordered_json::array();
+  JsonArray runs(o.format == "json");
   if (o.format == "text") print_heading(open);
   int failed = 0, by_events = 0;
   std::random_device random;
@@ -211,9 +211,8 @@ Status run_bench_serve(BenchServeOptions o) {
     const Report report = report_on(open ? o.load.rate : streams, result, o.load.max_tokens);
     failed += report.failed, by_events += report.by_events;
     if (o.format == "text") print(report);
-    runs.push_back(json_of(report, open));
+    runs.add(json_of(report, open));
   }
-  if (o.format == "json") print_json(runs, 2);
   print_note(by_events);
   return failed == 0 ? Status() : error(StatusCode::kInternal, "{} requests failed", failed);
 }

@@ -643,6 +643,15 @@ class Bench(Cli):
         self.assertGreater(together["bytes_per_token"], alone["bytes_per_token"] / 3)
         self.assertAlmostEqual(together["gb_s"], together["tok_s"] * together["bytes_per_token"] / 1e9, 6)
 
+    def test_json_comes_as_it_is_measured(self):
+        with subprocess.Popen([*MOESAIC, "bench", "-m", TINY, "-p", "0", "-n", "4,8000", "-r", "100", "-o", "json"], stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, text=True) as process:
+            text = ""
+            while not text.endswith("\n  }") and (part := process.stdout.read(1)):
+                text += part
+            process.kill()
+        self.assertEqual([line["test"] for line in json.loads(text + "]")], ["tg4"])
+
     def test_a_page_with_charts(self):
         other = FOLDER / "other <run>.json"
         other.write_text(self.ok("bench", "-m", MODEL, "-p", 0, "-n", 4, "-b", "1,2", "-r", 1, "-o", "json"))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata, AttentionMetadataBuilder
 
-from .vllm_fit import KV_DTYPES, MOST_CAPTURED_ROWS, PAGE, graphs_are_vllms
+from .vllm_fit import KV_DTYPES, MOST_CAPTURED_ROWS, PAGE, dense_layouts, graphs_are_vllms
 
 
 @dataclasses.dataclass
@@ -63,7 +63,7 @@ class MoesaicAttentionBackend(AttentionBackend):
         return "CUSTOM"
 
     @staticmethod
-    def get_supported_kernel_block_sizes() -> list[Any]:
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[Any]:
         return [PAGE]
 
     @staticmethod
@@ -79,6 +79,11 @@ class MoesaicAttentionBackend(AttentionBackend):
                            cache_dtype_str: str = "auto") -> tuple[int, ...]:
         """K, then V of a block, in an order of moesaic's own."""
         return (num_blocks, 2, num_kv_heads, block_size, head_size)
+
+    @classmethod
+    def supported_kv_cache_layouts(cls) -> tuple[Any, ...]:
+        """vLLM's shape is [blocks, heads, tokens, K and V]. What is in a block is moesaic's own here, too."""
+        return dense_layouts()
 
     @classmethod
     def supports_sink(cls) -> bool:

@@ -13,7 +13,8 @@ from .errors import InvalidRequest
 
 _logger = logging.getLogger("vllm.moesaic")
 QUANTIZATION = "gpt_oss_mxfp4"
-# vLLM calls these methods, which vllm_experts.py overrides: [module, class, method, parameters] of 0.25.1.
+VERSIONS = "0.25.1 to 0.33.0"  # vLLM's that have these interfaces
+# vLLM calls these methods, which vllm_experts.py overrides: [module, class, method, parameters].
 _INTERFACE = (
     ("model_executor.layers.fused_moe.fused_moe_method_base", "FusedMoEMethodBase", "apply_monolithic",
      ["self", "layer", "x", "router_logits", "input_ids"]),
@@ -32,12 +33,19 @@ _MODEL_INTERFACE = (
      ["self", "input_ids", "positions", "intermediate_tensors", "inputs_embeds"]),
     ("v1.attention.backend", "AttentionMetadataBuilder", "build", ["self", "common_prefix_len", "common_attn_metadata", "fast_build"]),
     ("v1.attention.backend", "AttentionMetadataBuilder", "get_cudagraph_support", ["vllm_config", "kv_cache_spec"]),
-    ("v1.attention.backend", "AttentionBackend", "get_supported_kernel_block_sizes", []),
-    ("v1.attention.backend", "AttentionBackend", "get_kv_cache_shape",
-     ["num_blocks", "block_size", "num_kv_heads", "head_size", "cache_dtype_str"]),
+)
+_BACKEND = ("v1.attention.backend", "AttentionBackend")
+# Up to 0.28 the backend says the shape of a layer's cache. From 0.29 on vLLM has one of its own, in one of the layouts that the
+# backend takes. One of these is there.
+_CACHE_INTERFACES = (
+    ((*_BACKEND, "get_kv_cache_shape", ["num_blocks", "block_size", "num_kv_heads", "head_size", "cache_dtype_str"]),
+     (*_BACKEND, "get_supported_kernel_block_sizes", [])),
+    ((*_BACKEND, "supported_kv_cache_layouts", []), (*_BACKEND, "get_supported_kernel_block_sizes", [])),
+    ((*_BACKEND, "supported_kv_cache_layouts", []), (*_BACKEND, "get_supported_kernel_block_sizes", ["kv_cache_spec"])),
 )
 MOST_CAPTURED_ROWS = 8  # rows of a sequence in a step that vLLM captures
 PAGE = 32  # tokens; vLLM's blocks of the KV cache have a multiple of it
+DENSE_LAYOUTS = ("LBNHC", "LBHNC")  # vLLM's from 0.29 on in which the blocks of a layer's cache follow each other without gaps
 FP8 = ("fp8", "fp8_e4m3")
 KV_DTYPES = ("auto", "bfloat16", *FP8)
 
@@ -64,26 +72,46 @@ def unfit_options() -> str | None:
     return None
 
 
+def _another(reason: str | None) -> str | None:
+    if reason is None:
+        return None
+    import vllm
+
+    return f"vLLM {vllm.__version__} has another interface than {VERSIONS} (pip install vllm=={VERSIONS.split()[-1]}): {reason}"
+
+
 def misfit() -> str | None:
     """Why this vLLM is not one that vllm_experts.py knows; None: it is."""
-    return _misfit("vllm", _INTERFACE)
+    return _another(_misfit("vllm", _INTERFACE))
 
 
 def misfit_of_model() -> str | None:
     """The same of vllm_model.py and vllm_attention.py."""
-    return _misfit("vllm", _MODEL_INTERFACE)
+    of_caches = [_misfit("vllm", interface) for interface in _CACHE_INTERFACES]
+    return _another(_misfit("vllm", _MODEL_INTERFACE) or (None if None in of_caches else of_caches[-1]))
+
+
+def dense_layouts() -> tuple[Any, ...]:
+    """DENSE_LAYOUTS as vLLM's own values."""
+    from vllm.v1.kv_cache_layout import KVCacheLayout
+
+    return tuple(KVCacheLayout[name] for name in DENSE_LAYOUTS)
 
 
 def unfit_settings(config: Any) -> str | None:
     """Why not even the experts are for this configuration of vLLM's; None: they are. config: None where there is none."""
     if config is None:
         return None
-    offload, model = config.offload_config, config.model_config
+    offload, model, extra = config.offload_config, config.model_config, getattr(config, "aux_output_config", None)
     checks = (
         # The experts are in memory that vLLM's allocator does not know.
         (getattr(model, "enable_sleep_mode", False) or getattr(model, "enable_cumem_allocator", False), "sleep mode"),
         (offload.uva.cpu_offload_gb > 0 or offload.prefetch.offload_group_size > 0, "weights are offloaded to the CPU"),
-        (getattr(model, "enable_return_routed_experts", False), "the chosen experts are returned"),
+        # From 0.31 on it stands in aux_output_config.
+        (getattr(model, "enable_return_routed_experts", False) or getattr(extra, "enable_return_routed_experts", False),
+         "the chosen experts are returned"),
+        (getattr(config.quant_config, "online_quantization_config", None) is not None, "weights are quantised while they are loaded"),
+        (bool(os.environ.get("VLLM_MOE_ROUTING_SIMULATION_STRATEGY")), "the choice of experts is simulated"),
     )
     return next((reason for unfit, reason in checks if unfit), None)
 
@@ -114,10 +142,10 @@ def unfit_layer(layer: Any) -> str | None:
 def unfit_model(config: Any) -> str | None:
     """Why moesaic's model is not for this configuration of vLLM's; None: it is."""
     parallel, model, cache = config.parallel_config, config.model_config, config.cache_config
-    draft = getattr(config.speculative_config, "method", None)
+    draft, layout = getattr(config.speculative_config, "method", None), os.environ.get("VLLM_KV_CACHE_LAYOUT") or DENSE_LAYOUTS[0]
     checks = (
         (parallel.world_size > 1 or parallel.data_parallel_size > 1, "several GPUs"),
-        (getattr(parallel, "enable_dbo", False), "dual batch overlap"),
+        (getattr(parallel, "use_ubatching", False), "batches run in parts"),
         (config.lora_config is not None, "LoRA is enabled"),
         (draft not in (None, "ngram", "suffix"), f"drafts by {draft}"),
         (str(model.dtype) != "torch.bfloat16", f"activations are {model.dtype}"),
@@ -127,6 +155,10 @@ def unfit_model(config: Any) -> str | None:
         (getattr(model, "enable_prompt_embeds", False), "prompts as embeddings"),
         (model.runner_type != "generate", f"the model is for {model.runner_type}"),
         (bool(cache.kv_cache_dtype_skip_layers), "layers whose KV cache has another type"),
+        (layout not in (*DENSE_LAYOUTS, "NHD", "HND"), f"a KV cache laid out as {layout}"),
+        # Such graphs hold a whole step of moesaic with the lengths of its sequences.
+        (graphs_are_vllms() and os.environ.get("VLLM_USE_BREAKABLE_CUDAGRAPH", "0") not in ("", "0"),
+         "MOESAIC_VLLM_GRAPHS=vllm with VLLM_USE_BREAKABLE_CUDAGRAPH"),
         # Connectors are called by vLLM's attention, which does not run.
         (config.kv_transfer_config is not None, "a KV connector"),
     )

@@ -56,11 +56,9 @@ def register() -> None:
         crashed = vllm_crash.earlier()
         if crashed is not None:
             return vllm_fit.refuse(crashed)
-        import vllm
-
         reason = vllm_fit.misfit()
         if reason is not None:
-            return vllm_fit.refuse(f"vLLM {vllm.__version__} has another interface than 0.25.1: {reason}")
+            return vllm_fit.refuse(reason)
         from vllm.model_executor.layers.quantization import register_quantization_config
 
         vllm_crash.watch()

@@ -9,6 +9,7 @@ import pytest
 
 MODEL = """
 import contextlib, json, os, sys, tempfile
+from inspect import signature
 import torch, vllm.platforms
 from vllm.platforms.cpu import CpuPlatform
 vllm.platforms._current_platform = CpuPlatform()
@@ -76,32 +77,54 @@ _engine.prepare_step = prepare
 process_weights_after_loading(model, settings.model_config, torch.device("cpu"))
 print("left", sum(p.numel() for p in model.parameters()), model._loaded)
 
-from moesaic.vllm_attention import MoesaicAttentionBackend, StepMetadataBuilder
-from vllm.v1.attention.backend import CommonAttentionMetadata
-shape = MoesaicAttentionBackend.get_kv_cache_shape(10, 32, 2, 64)
+from vllm.v1.attention.backend import AttentionBackend, CommonAttentionMetadata
 attention = [layer.attn.attn for layer in model.model.layers]
-for layer in attention:
-    layer.kv_cache = torch.zeros(shape, dtype=torch.bfloat16)
-starts = torch.tensor([0, 3, 4], dtype=torch.int32)
-metadata = {}
-for index, layer in enumerate(attention):
-    common = CommonAttentionMetadata(
-        query_start_loc=starts, query_start_loc_cpu=starts, seq_lens=torch.tensor([3, 9], dtype=torch.int32), num_reqs=2, num_actual_tokens=4,
-        max_query_len=3, max_seq_len=1 << 30, block_table_tensor=torch.full((2, 7), index, dtype=torch.int32),
-        slot_mapping=torch.arange(4) + index)
-    builder = StepMetadataBuilder(layer.get_kv_cache_spec(settings), [layer.layer_name], settings, torch.device("cpu"))
-    metadata[layer.layer_name] = builder.build(0, common)
+starts, lengths = torch.tensor([0, 3, 4], dtype=torch.int32), torch.tensor([3, 9], dtype=torch.int32)
+tables, slots = [torch.full((2, 7), group, dtype=torch.int32) for group in (0, 1)], torch.stack([torch.arange(4), torch.arange(4) + 1])
+if hasattr(AttentionBackend, "supported_kv_cache_layouts"):  # vLLM makes caches and metadata as its runner does
+    from vllm.platforms.interface import Platform
+    from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts, resolve_kv_cache_layout
+    from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+    from vllm.v1.engine import core
+    from vllm.v1.worker.gpu import attn_utils
+
+    settings.cache_config.num_gpu_blocks_override = 200
+    with set_current_vllm_config(settings):
+        Platform.update_block_size_for_backend(settings)
+        register_all_kvcache_specs(settings)
+        specs = attn_utils.get_kv_cache_spec(settings)
+        layouts = get_supported_kv_cache_layouts([layer.get_attn_backend() for layer in attention])
+        resolve_kv_cache_layout(settings, [[layout.name for layout in layouts]], specs.values())
+        more = [core.get_global_kv_cache_groups(settings, [specs])] if hasattr(core, "get_global_kv_cache_groups") else []
+        [plan] = core.get_kv_cache_configs(settings, [specs], [1 << 30], *more)
+        groups, _, sizes = attn_utils.init_attn_backend(plan, settings, torch.device("cpu"))
+        first = [[]] if "runner_kv_caches" in signature(attn_utils.init_kv_cache).parameters else []
+        attn_utils.init_kv_cache(*first, settings.compilation_config.static_forward_context, plan, torch.device("cpu"), sizes, settings)
+    metadata = attn_utils.build_attn_metadata(groups, 2, 4, starts, starts, 3, lengths, 1 << 30, tables, slots, plan)
+else:
+    from moesaic.vllm_attention import MoesaicAttentionBackend, StepMetadataBuilder
+
+    metadata = {}
+    for layer, table, slot in zip(attention, tables, slots):
+        layer.kv_cache = torch.zeros(MoesaicAttentionBackend.get_kv_cache_shape(200, 32, 2, 64), dtype=torch.bfloat16)
+        common = CommonAttentionMetadata(
+            query_start_loc=starts, query_start_loc_cpu=starts, seq_lens=lengths, num_reqs=2, num_actual_tokens=4, max_query_len=3,
+            max_seq_len=1 << 30, block_table_tensor=table, slot_mapping=slot)
+        builder = StepMetadataBuilder(layer.get_kv_cache_spec(settings), [layer.layer_name], settings, torch.device("cpu"))
+        metadata[layer.layer_name] = builder.build(0, common)
 tokens, positions = torch.zeros(4, dtype=torch.int32), torch.zeros(4, dtype=torch.int64)
 with set_forward_context(None, settings):
     print("unmeasured", tuple(model(tokens, positions).shape), step.calls)
 with set_forward_context(metadata, settings):
     for _ in range(2):
         hidden = model(tokens, positions)
-print("caches", step.caches == [(i, a.kv_cache.data_ptr(), 10, 2 * 2 * 32 * 64 * 2) for i, a in enumerate(attention)])
+print("caches", [(i, blocks, page) for i, _, blocks, page in step.caches], [place for _, place, *_ in step.caches] == [
+    a.kv_cache.data_ptr() for a in attention])
 sliding, full = metadata[attention[0].layer_name], metadata[attention[1].layer_name]
 print("call", step.calls[-1] == (4, 2, starts.data_ptr(), starts.data_ptr(), tokens.data_ptr(), positions.data_ptr(),
-      (full.pages.data_ptr(), 7, full.slots.data_ptr()), (sliding.pages.data_ptr(), 7, sliding.slots.data_ptr()), 2048, hidden.data_ptr(), 5),
-      len(step.calls))
+      (full.pages.data_ptr(), full.pages.stride(0), full.slots.data_ptr()),
+      (sliding.pages.data_ptr(), sliding.pages.stride(0), sliding.slots.data_ptr()), 2048, hidden.data_ptr(), 5), len(step.calls))
+print("pages", sliding.pages.tolist(), full.pages.tolist(), sliding.slots.tolist(), full.slots.tolist())
 logits = model.compute_logits(hidden[1:3])
 print("logits", tuple(logits.shape), logits.dtype, step.calls[-1] == (hidden[1:3].data_ptr(), 2, logits.data_ptr(), 5))
 for wrong in (lambda: model(None, positions, inputs_embeds=hidden), model._prepare):
@@ -119,7 +142,7 @@ def run(arguments="{}", **environment):
                          env={**os.environ, "MOESAIC_VLLM": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **environment})
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return [line for line in ran.stdout.splitlines() if line.split(" ")[0] in {
-        "gave", "engine", "q", "options", "left", "unmeasured", "caches", "call", "logits", "refused"}], ran.stdout + ran.stderr
+        "gave", "engine", "q", "options", "left", "unmeasured", "caches", "call", "pages", "logits", "refused"}], ran.stdout + ran.stderr
 
 
 def test_weights_and_steps_reach_the_operator():
@@ -131,12 +154,26 @@ def test_weights_and_steps_reach_the_operator():
         "options {'max_rows': 256, 'max_sequences': 16, 'max_context': 2048, 'fp8_cache': False, 'dense': 'mxfp8', 'graphs': False}",
         "left 0 {}",
         "unmeasured (4, 128) []",
-        "caches True",
+        "caches [(0, 200, 16384), (1, 200, 16384)] True",
         "call True 2",
+        f"pages {[[0] * 7] * 2} {[[1] * 7] * 2} [0, 1, 2, 3] [1, 2, 3, 4]",
         "logits (2, 1000) torch.float32 True",
         "refused moesaic: prompts are tokens, not embeddings; start vLLM with MOESAIC_VLLM=experts",
         "refused moesaic: weights cannot be loaded a second time; start vLLM with MOESAIC_VLLM=experts",
     ], everything
+
+
+def test_vllms_larger_blocks_are_pages_of_the_operator():
+    pytest.importorskip("torch", reason="torch is not installed")
+    backend = pytest.importorskip("vllm.v1.attention.backend", reason="vLLM is not installed").AttentionBackend
+    if not hasattr(backend, "supported_kv_cache_layouts"):
+        pytest.skip("this vLLM asks the backend for the cache's shape")
+    lines, everything = run('{"block_size": 64, "kv_cache_dtype": "fp8"}')
+    assert "caches [(0, 400, 8192), (1, 400, 8192)] True" in lines, everything
+    from vllm.v1.worker.utils import AttentionGroup
+
+    if hasattr(AttentionGroup, "map_to_kernel_block_table"):  # up to 0.31 the runner's tables have pages already, by a kernel
+        assert f"pages {[[0, 1] * 7] * 2} {[[2, 3] * 7] * 2} [0, 1, 2, 3] [1, 2, 3, 4]" in lines, everything
 
 
 @pytest.mark.parametrize("environment, arguments", [({"MOESAIC_VLLM": "experts"}, "{}"), ({}, '{"block_size": 16}')])

@@ -78,7 +78,7 @@ def test_layers_that_do_not_fit_are_named(changes, reason):
 def configuration(**changes):
     """vLLM's VllmConfig as far as unfit_model() looks at it; "model.dtype": of its model_config."""
     parts = dict(
-        parallel=dict(world_size=1, data_parallel_size=1, enable_dbo=False),
+        parallel=dict(world_size=1, data_parallel_size=1, use_ubatching=False),
         cache=dict(cache_dtype="auto", block_size=16, user_specified_block_size=False, kv_cache_dtype_skip_layers=[]),
         model=dict(dtype="torch.bfloat16", enable_sleep_mode=False, enable_cumem_allocator=False,
                    enable_prompt_embeds=False, runner_type="generate", enable_return_routed_experts=False),
@@ -97,6 +97,8 @@ NOWHERE = [
     ({"offload.uva": types.SimpleNamespace(cpu_offload_gb=10)}, "weights are offloaded"),
     ({"offload.prefetch": types.SimpleNamespace(offload_group_size=4)}, "weights are offloaded"),
     ({"model.enable_return_routed_experts": True}, "chosen experts are returned"),
+    ({"aux_output_config": types.SimpleNamespace(enable_return_routed_experts=True)}, "chosen experts are returned"),
+    ({"quant.online_quantization_config": "x"}, "quantised while"),
     ({"model.enable_sleep_mode": True}, "sleep mode"), ({"model.enable_cumem_allocator": True}, "sleep mode")]
 
 
@@ -107,7 +109,7 @@ def drafts(method):
 @pytest.mark.parametrize("changes, reason", [
     ({}, None), ({"speculative_config": drafts("ngram")}, None), ({"cache.cache_dtype": "fp8"}, None),
     ({"cache.block_size": 64, "cache.user_specified_block_size": True}, None), ({"parallel.world_size": 2}, "several GPUs"),
-    ({"parallel.data_parallel_size": 2}, "several GPUs"), ({"parallel.enable_dbo": True}, "dual batch"), ({"lora_config": "x"}, "LoRA"),
+    ({"parallel.data_parallel_size": 2}, "several GPUs"), ({"parallel.use_ubatching": True}, "in parts"), ({"lora_config": "x"}, "LoRA"),
     ({"speculative_config": drafts("eagle3")}, "drafts by eagle3"), ({"model.dtype": "torch.float16"}, "torch.float16"),
     ({"cache.cache_dtype": "fp8_e5m2"}, "fp8_e5m2"),
     ({"cache.block_size": 48, "cache.user_specified_block_size": True}, "48 tokens"), ({"model.enable_prompt_embeds": True}, "embeddings"),
@@ -123,6 +125,20 @@ def test_configurations_that_do_not_fit_are_named(monkeypatch, changes, reason):
 def test_configurations_that_do_not_fit_the_experts_are_named(changes, reason):
     found = vllm_fit.unfit_settings(configuration(**changes))
     assert found is None if reason is None else reason in found
+
+
+def test_variables_of_vllms_that_do_not_fit_are_named(monkeypatch):
+    monkeypatch.setattr(vllm_fit, "unfit_device", lambda: None)
+    monkeypatch.setenv("VLLM_USE_BREAKABLE_CUDAGRAPH", "1")
+    assert vllm_fit.unfit_model(configuration()) is None
+    monkeypatch.setenv("MOESAIC_VLLM_GRAPHS", "vllm")
+    assert "VLLM_USE_BREAKABLE_CUDAGRAPH" in vllm_fit.unfit_model(configuration())
+    monkeypatch.delenv("MOESAIC_VLLM_GRAPHS")
+    for layout, fits in (("HND", True), ("LBNHC", True), ("BLNHC", False)):
+        monkeypatch.setenv("VLLM_KV_CACHE_LAYOUT", layout)
+        assert (vllm_fit.unfit_model(configuration()) is None) == fits
+    monkeypatch.setenv("VLLM_MOE_ROUTING_SIMULATION_STRATEGY", "uniform_random")
+    assert "simulated" in vllm_fit.unfit_settings(configuration())
 
 
 def test_a_checkpoint_that_is_not_mxfp4_fits_nowhere():
@@ -200,7 +216,15 @@ def registered(quantization, monkeypatch):
 
 
 def test_this_vllms_interface_fits(quantization):
-    assert vllm_fit.misfit() is None
+    assert vllm_fit.misfit() is None and vllm_fit.misfit_of_model() is None
+
+
+def test_another_interface_of_caches_leaves_the_experts_alone(quantization, monkeypatch, caplog):
+    from vllm.v1.attention.backend import AttentionBackend
+
+    monkeypatch.setattr(AttentionBackend, "get_supported_kernel_block_sizes", lambda pages: [])
+    assert registered(quantization, monkeypatch) is not None
+    assert "only gpt-oss's experts" in caplog.text and f"another interface than {vllm_fit.VERSIONS}" in caplog.text
 
 
 def test_it_registers_a_config_by_vllms_interface(quantization, monkeypatch, caplog):
@@ -228,6 +252,7 @@ def test_another_interface_is_refused(quantization, monkeypatch, caplog):
     monkeypatch.setattr(FusedMoEMethodBase, "apply_monolithic", lambda self, layer, x: None)
     assert registered(quantization, monkeypatch) is None
     assert "FusedMoEMethodBase.apply_monolithic takes self, layer, x, not self" in caplog.text
+    assert f"has another interface than {vllm_fit.VERSIONS} (pip install vllm==0." in caplog.text
 
 
 @pytest.fixture
@@ -240,8 +265,8 @@ def experts(quantization):
     torch.nn.Module.__init__(made)
     for name, value in vars(layer()).items():
         setattr(made, name, value)
-    made.top_k, made.global_num_experts, made._expert_map, made.rocm_aiter_fmoe_enabled = 2, 4, None, False
-    made.moe_config.has_bias = True
+    made.top_k, made.global_num_experts, made._expert_map, made.rocm_aiter_fmoe_enabled, made.quant_method = 2, 4, None, False, None
+    made.moe_config.has_bias, made.moe_config.w13_num_shards = True, 2
     return made
 
 
@@ -314,7 +339,7 @@ vllm_plugin.register()
 from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
 from vllm.forward_context import set_forward_context
-from vllm.model_executor.layers.fused_moe import FusedMoE
+from vllm.model_executor.layers import fused_moe
 from vllm.model_executor.layers.quantization import get_quantization_config
 from vllm.utils.network_utils import get_open_port
 
@@ -329,9 +354,10 @@ config = VllmConfig(device_config=DeviceConfig(device="cpu"))
 with set_current_vllm_config(config):
     init_distributed_environment(world_size=1, rank=0, distributed_init_method=f"tcp://127.0.0.1:{get_open_port()}", local_rank=0, backend="gloo")
     ensure_model_parallel_initialized(1, 1, backend="gloo")
-    layer = FusedMoE(num_experts=4, top_k=2, hidden_size=64, intermediate_size=32, renormalize=True, has_bias=True,
-                     quant_config=get_quantization_config("gpt_oss_mxfp4")(), prefix="model.layers.0.mlp.experts",
-                     apply_router_weight_on_input=False, activation="swigluoai", params_dtype=torch.bfloat16)
+    make = getattr(fused_moe, "FusedMoEFactory", None) or fused_moe.FusedMoE  # its name up to 0.26
+    layer = make(num_experts=4, top_k=2, hidden_size=64, intermediate_size=32, renormalize=True, has_bias=True,
+                 quant_config=get_quantization_config("gpt_oss_mxfp4")(), prefix="model.layers.0.mlp.experts",
+                 apply_router_weight_on_input=False, activation="swigluoai", params_dtype=torch.bfloat16)
     layer._quant_method.process_weights_after_loading(layer.routed_experts)
     with set_forward_context(None, config):
         y = layer(hidden_states=torch.ones(3, 64, dtype=torch.bfloat16), router_logits=torch.zeros(3, 4, dtype=torch.bfloat16))

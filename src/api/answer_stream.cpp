@@ -5,6 +5,12 @@
 #include "text/utf8.h"
 
 namespace moesaic {
+namespace {
+
+// Stop strings count in its text.
+bool is_answer(const Message& message) { return message.recipient.empty() && message.channel != "analysis"; }
+
+}  // namespace
 
 AnswerStream::AnswerStream(const Tokenizer& tokenizer, bool chat, std::vector<std::string> stop_strings,
                            const StopRules& rules)
@@ -30,16 +36,17 @@ void AnswerStream::add_piece(TextPiece piece, Pieces& pieces) {
 }
 
 void AnswerStream::add_answer(std::string text, Pieces& pieces) {
-  if (!text.empty())
-    add_piece({.channel = answer_channel_, .recipient = {}, .text = std::move(text)}, pieces);
+  if (text.empty()) return;
+  if (chat_) answer_ += text;
+  add_piece({.channel = answer_channel_, .recipient = {}, .text = std::move(text)}, pieces);
 }
 
 void AnswerStream::add_text(const Message& delta, Pieces& pieces) {
-  if (!delta.recipient.empty()) {
-    held_ += delta.text;
-  } else if (delta.channel != "analysis") {
+  if (is_answer(delta)) {
     answer_channel_ = delta.channel;
     add_answer(filtered(delta.text), pieces);
+  } else if (!delta.recipient.empty()) {
+    held_ += delta.text;
   } else {
     add_piece({.channel = delta.channel, .recipient = {}, .text = delta.text}, pieces);
   }
@@ -63,9 +70,15 @@ void AnswerStream::add(const HarmonyEvent& e, Pieces& pieces) {
   const bool cut = e.reason == HarmonyEvent::Reason::kTruncated;
   if (e.kind == Kind::kToolCall) add_call(e.message, pieces);
   if (!cut) add_answer(stop_.flush(), pieces);
-  if (!cut || e.message.recipient.empty()) messages_.push_back(e.message);
   begins_ = true;
-  over_ = !cut && rules_.ends_after && rules_.ends_after(e.message);
+  if (cut && !e.message.recipient.empty()) return;
+  messages_.push_back(e.message);
+  if (is_answer(e.message)) messages_.back().text = std::exchange(answer_, {});
+  over_ = !cut && rules_.ends_after && rules_.ends_after(messages_.back());
+}
+
+void AnswerStream::add_all(const std::vector<HarmonyEvent>& events, Pieces& pieces) {
+  for (const HarmonyEvent& e : events) add(e, pieces);
 }
 
 // A token that ends the answer is text only where the rules say so; a special one never is.
@@ -81,22 +94,19 @@ std::vector<TextPiece> AnswerStream::push(int32_t token, bool ends) {
   if (++pushed_ > rules_.min_tokens && text && !(chat_ && tokenizer_->is_special(token)))
     counted_ += tokenizer_->token_bytes(token).size();
   if (chat_) {
-    if (!text && !parser_.ends_turn(token)) return pieces;  // a stop token of the caller's
-    for (const HarmonyEvent& e : parser_.push(token)) add(e, pieces);
-    return pieces;
+    if (text || parser_.ends_turn(token)) add_all(parser_.push(token), pieces);
+    if (ends) add_all(parser_.flush(), pieces);
+  } else {
+    if (text) add_answer(filtered(decoder_.push(token)), pieces);
+    if (ends) add_answer(filtered(decoder_.flush()), pieces);
   }
-  if (text) add_answer(filtered(decoder_.push(token)), pieces);
-  if (ends) {
-    add_answer(filtered(decoder_.flush()), pieces);
-    add_answer(stop_.flush(), pieces);
-  }
+  if (ends) add_answer(stop_.flush(), pieces);
   return pieces;
 }
 
 std::vector<TextPiece> AnswerStream::finish() {
   Pieces pieces;
-  if (!chat_) return pieces;
-  for (const HarmonyEvent& e : parser_.finish()) add(e, pieces);
+  if (chat_) add_all(parser_.finish(), pieces);
   return pieces;
 }
 

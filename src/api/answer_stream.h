@@ -21,8 +21,8 @@ struct StopRules {
 
 // The pieces of a truncated answer are always a prefix of those of the whole answer, but for a channel's name
 // that waited (HarmonyParser). To ensure it, three things are held back: a tool call until it is complete,
-// the bytes of an incomplete character, and text that may begin a stop string. The end of the output releases
-// none of these three.
+// the bytes of an incomplete character, and text that may begin a stop string. A stop token of the caller's
+// releases the latter two, and any other end of the output none.
 class AnswerStream {
  public:
   // chat: the tokens are harmony; stop strings then do not count in analysis and tool calls. The tokenizer
@@ -48,6 +48,7 @@ class AnswerStream {
   // chat: see HarmonyParser.
   int recoveries() const { return parser_.recoveries(); }
   // Chat: the complete messages; after finish() also the last one as far as it goes, unless it is a call.
+  // Their text is that of the pieces.
   const std::vector<Message>& messages() const { return messages_; }
 
  private:
@@ -56,6 +57,7 @@ class AnswerStream {
   // Without stop strings, and without what may be the beginning of one. Text of the first min_tokens tokens,
   // which may come out later, stays as it is.
   std::string filtered(const std::string& text);
+  void add_all(const std::vector<HarmonyEvent>& events, Pieces& pieces);
   void add_piece(TextPiece piece, Pieces& pieces);
   void add_answer(std::string text, Pieces& pieces);
   void add_text(const Message& delta, Pieces& pieces);
@@ -73,6 +75,7 @@ class AnswerStream {
   bool begins_ = true;                         // the next piece is its message's first
   bool over_ = false;
   std::string answer_channel_;  // the channel of the text that the filter holds
+  std::string answer_;          // text of the open message that left the filter
   std::string held_;            // text of the call that is not complete
   HarmonyParser parser_;
   StreamDecoder decoder_;

@@ -253,6 +253,53 @@ TEST(AnswerStream, TheTextOfAStopTokenIsKeptWhereItIsAskedFor) {
   }
 }
 
+TEST(AnswerStream, AStopTokenOfTheCallersLosesNoText) {
+  const Tokenizer tokenizer = small::tokenizer();
+  const std::vector<std::pair<std::string, std::string>> texts = {// as it is written, and as it is read
+                                                                  {"ab", "ab"},
+                                                                  {"a\xE6\x97", "a\xEF\xBF\xBD"},
+                                                                  {"final", "final"}};
+  for (const auto& [written, expected] : texts) {
+    for (const std::string stop : {"zz", "b!", "bc!", "c!", "\xEF\xBF\xBD!", "final!", "finalc!"}) {
+      for (const bool include : {false, true}) {
+        const std::string text = expected + (include ? "c" : "");
+        for (const bool chat : {false, true}) {
+          AnswerStream stream(tokenizer, chat, {stop}, {.include_stop = include});
+          std::string got;
+          const auto take = [&got](const std::vector<TextPiece>& pieces) {
+            for (const TextPiece& p : pieces) got += p.text;
+          };
+          for (const int32_t t : tokenizer.encode(chat ? "<|channel|>final<|message|>" : "", true))
+            stream.push(t, false);
+          for (const int32_t t : tokenizer.encode(written, false)) take(stream.push(t, false));
+          take(stream.push('c', true));
+          take(stream.finish());
+          EXPECT_EQ(got, text) << stop << include << chat;
+          ASSERT_EQ(stream.messages().size(), chat ? 1u : 0u);
+          for (const Message& m : stream.messages()) EXPECT_EQ(m.text, text) << stop << include;
+        }
+      }
+    }
+  }
+}
+
+// A stop string, what its last token has behind it, and what may begin one are not in the messages either.
+TEST(AnswerStream, MessagesHaveTheTextOfThePieces) {
+  const Tokenizer tokenizer = small::tokenizer();
+  const std::vector<int32_t> tokens = tokenizer.encode(std::string(kAnalysis) + kPreamble + kFinal, true);
+  for (const std::string stop : {"STOP", "so", "hell", "look", "zz", "STOP w!"}) {
+    for (const bool include : {false, true}) {
+      for (size_t count = 0; count <= tokens.size(); ++count) {
+        const Read read = read_cut({tokenizer, true, {stop}, {.include_stop = include}}, tokens, count);
+        std::map<std::string, std::string> texts;
+        for (const Message& m : read.messages)
+          if (!m.text.empty()) texts[m.channel] += m.text;
+        EXPECT_EQ(texts, read.texts) << stop << include << " cut at " << count;
+      }
+    }
+  }
+}
+
 TEST(AnswerStream, SpecialTokensOfPlainTextByName) {
   const Tokenizer tokenizer = small::tokenizer();
   const std::vector<int32_t> tokens = tokenizer.encode("a<|channel|>b", true);

@@ -56,6 +56,12 @@ std::vector<HarmonyEvent> HarmonyParser::push(int32_t token) {
   return events;
 }
 
+std::vector<HarmonyEvent> HarmonyParser::flush() {
+  Events events;
+  if (state_ == State::kContent) add_text(decoder_.flush(), events);
+  return events;
+}
+
 std::vector<HarmonyEvent> HarmonyParser::finish() {
   Events events;
   if (state_ == State::kDone) return events;

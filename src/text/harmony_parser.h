@@ -63,6 +63,9 @@ class HarmonyParser {
   void continue_from(std::span<const int32_t> prompt);
   // In order; none after kDone.
   std::vector<HarmonyEvent> push(int32_t token);
+  // The output ends whole, by a stop token that is not pushed; call it before finish(). kText of what waited
+  // and of bytes of an incomplete character.
+  std::vector<HarmonyEvent> flush();
   // The output was cut off: by a limit, a stop string, or a stop token that was not pushed. kText only of
   // what waited; no kToolCall.
   std::vector<HarmonyEvent> finish();

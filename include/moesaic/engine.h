@@ -148,8 +148,8 @@ struct Outcome {
   int cached_tokens = 0;                        // prompt tokens that had been computed before
   int cache_write_tokens = 0;  // prompt tokens that were computed and then kept for later prompts
   int recoveries = 0;          // chat: how often the answer left its format and was read as the nearest thing
-  // Chat: the answer's messages, for Conversation::messages of the next turn. Of an answer that was cut off,
-  // the last one is what there is of it, and an unfinished call is left out.
+  // Chat: the answer's messages, for Conversation::messages of the next turn, with the text that on_text got.
+  // Of an answer that was cut off, the last one is what there is of it, and an unfinished call is left out.
   std::vector<Message> messages = {};
   SpeculationStats speculation = {};
   std::string stop_string = {};  // the one of SamplingParams::stop_strings that ended it; empty: none did
@@ -191,7 +191,7 @@ struct GenerationRequest {
   std::vector<int32_t> prompt = {};
   // The prompt comes from chat_prompt: the answer is taken apart into channels. Otherwise it is plain text.
   bool chat = false;
-  SamplingParams sampling = {};  // stop_tokens empty: the model's own
+  SamplingParams sampling = {};
   AnswerGrammar grammar = {};  // made for the same kind of request, chat or not; its tokens end the text too
   bool reuse_prefix = true;    // false: the whole prompt is computed, even where the prefix cache has it
   bool prompt_logits = false;  // on_logits sees the prompt's too; the whole prompt is then computed
@@ -218,7 +218,7 @@ class Model {
   ModelInfo info() const;
   int context() const;  // tokens
   int vocab() const;
-  // The tokens that end an answer unless a request names others.
+  // The tokens that end an answer (SamplingParams::stop_tokens).
   std::vector<int32_t> stop_tokens() const;
 
   // special: names such as <|start|> become special tokens instead of text. Cancelled: an error.

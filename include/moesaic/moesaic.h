@@ -180,7 +180,7 @@ moesaic_status moesaic_detokenize(const moesaic_model* model, const int32_t* tok
 moesaic_status moesaic_chat_prompt(const moesaic_model* model, const char* conversation_json,
                                    int32_t** tokens, size_t* count);
 
-/* The tokens that end an answer unless a request names others. *tokens as above. */
+/* The tokens that end an answer (moesaic_request.stop_tokens). *tokens as above. */
 moesaic_status moesaic_stop_tokens(const moesaic_model* model, int32_t** tokens, size_t* count);
 
 /* --- Requests
@@ -232,7 +232,8 @@ typedef struct moesaic_outcome {
   int32_t cached_tokens;                   /* of the prompt's, those that had been computed before */
   int32_t cache_write_tokens; /* of the prompt's, those that were computed and kept for later prompts */
   int32_t recoveries;         /* chat: how often the answer left its format */
-  /* Chat: [message_count], the answer's messages, calls of functions among them (recipient). */
+  /* Chat: [message_count], the answer's messages, calls of functions among them (recipient), with the text
+   * that on_text got. */
   const moesaic_message* messages;
   size_t message_count;
   int32_t drafted_tokens, accepted_tokens; /* guessed, and of these, the ones that were right */
@@ -266,7 +267,8 @@ typedef struct moesaic_request {
   size_t bias_count;
   const char* const* stop_strings; /* [stop_string_count]; they end the text and are not part of it */
   size_t stop_string_count;
-  const int32_t* stop_tokens; /* [stop_token_count]; none: the model's own */
+  /* [stop_token_count]; the model's own end a chat as well, and plain text where none are given. */
+  const int32_t* stop_tokens;
   size_t stop_token_count;
   int32_t logprobs;        /* 1: of each token */
   const char* json_schema; /* the answer follows it (chat: in its final channel); NULL: any text */

@@ -19,6 +19,8 @@ struct TokenLimit {
   bool reached(size_t tokens) const { return tokens > most || cancel.stop_requested(); }
 };
 
+inline constexpr int32_t kNoToken = -1;  // for SamplingParams::stop_tokens: the model's own do not count
+
 struct SamplingParams {
   double temperature = 1.0;  // 0: greedy
   double top_p = 1.0;        // keep the smallest set of tokens whose probability reaches this; (0, 1]
@@ -30,10 +32,12 @@ struct SamplingParams {
   double frequency_penalty = 0.0;  // subtracted for each time a token was generated before
   int penalty_window = 0;          // the penalties look at so many last tokens, prompt included; 0: at all
   std::map<int32_t, float> logit_bias = {};
-  uint64_t seed = 0;                           // the same seed, prompt and parameters give the same tokens
-  int max_tokens = 0;                          // 0: as many as the context allows
-  std::vector<int32_t> stop_tokens = {};       // end the text and are not part of it
-  std::vector<std::string> stop_strings = {};  // likewise
+  uint64_t seed = 0;   // the same seed, prompt and parameters give the same tokens
+  int max_tokens = 0;  // 0: as many as the context allows
+  // End the text and are not part of it. The model's own do so too where none are given, in a chat without
+  // kNoToken, and where a grammar is.
+  std::vector<int32_t> stop_tokens = {};
+  std::vector<std::string> stop_strings = {};  // end the text and are not part of it
   int top_logprobs = -1;  // -1: none; n: the chosen token's log-probability and the n likeliest
   // Until so many tokens are generated stop tokens are not sampled, unless a grammar allows nothing else, and
   // stop strings do not count.
@@ -72,7 +76,8 @@ struct SampledToken {
 // answer early (max_tokens, the context, cancelling) adds nothing: a header that has not ended, a call that
 // is not complete, bytes of an unfinished character and text that may be the beginning of a stop string are
 // left out, so that the parts are a beginning of those that the whole answer would have had. One thing may be
-// more: a channel's name at the beginning of a message is text, unless <|message|> follows it.
+// more: a channel's name at the beginning of a message is text, unless <|message|> follows it. A stop token
+// of the caller's leaves out only such a header or call.
 struct TextPiece {
   std::string channel;    // chat: analysis, commentary or final; plain text: empty
   std::string recipient;  // chat: whom a tool call is for, such as functions.get_weather; else empty

@@ -191,9 +191,11 @@ void Model::Impl::limit_reasoning(const GenerationRequest& r, Request& request) 
 Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_token cancel) {
   RETURN_IF_ERROR(process.check());
   RETURN_IF_ERROR(check(r, callbacks));
-  if (r.sampling.stop_tokens.empty() || !r.grammar.empty()) {
+  std::vector<int32_t>& stops = r.sampling.stop_tokens;
+  const bool goes_on = std::ranges::find(stops, kNoToken) != stops.end();
+  if (stops.empty() || !r.grammar.empty() || (r.chat && !goes_on)) {
     const std::vector<int32_t> own = tokenizer.stop_tokens();
-    r.sampling.stop_tokens.insert(r.sampling.stop_tokens.end(), own.begin(), own.end());
+    stops.insert(stops.end(), own.begin(), own.end());
   }
   auto request = std::make_shared<Active>(tokenizer, r, std::move(callbacks), std::move(cancel));
   const auto on_token = [a = std::weak_ptr(request)](const SampledToken& t) { a.lock()->take(t); };

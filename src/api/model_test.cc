@@ -74,6 +74,35 @@ GenerationRequest request(std::vector<int32_t> prompt, int max_tokens) {
                        .stop_strings = {}}};
 }
 
+TEST_F(ModelTest, TheModelsOwnStopTokensEndAChatBesideOthers) {
+  Model model = open();
+  const std::vector<int32_t> answer =
+      model.tokenize("<|channel|>final<|message|>hello<|return|>", true).value();
+  const auto said = static_cast<int>(answer.size());
+  struct Case {
+    bool chat;
+    std::vector<int32_t> stops;
+    int generated;
+  };
+  for (const Case& c : {Case{true, {319}, said}, Case{true, {319, kNoToken}, said + 3},
+                        Case{false, {319}, said + 3}, Case{false, {}, said}}) {
+    Record record;
+    GenerationRequest r = request({104, 105}, said + 3);
+    r.chat = c.chat, r.sampling.stop_tokens = c.stops;
+    Callbacks callbacks = record.callbacks();
+    callbacks.change_logits = [&](int, std::span<float> logits) {
+      const size_t at = record.tokens.size();
+      logits[static_cast<size_t>(at < answer.size() ? answer[at] : 'a')] = 1e6f;
+    };
+    ASSERT_TRUE(model.submit(r, callbacks).ok());
+    ASSERT_TRUE(model.run().ok());
+    ASSERT_EQ(record.ends.size(), 1u);
+    EXPECT_EQ(record.ends[0].generated_tokens, c.generated);
+    EXPECT_EQ(record.ends[0].finish, c.generated == said ? FinishReason::kStop : FinishReason::kLength);
+    EXPECT_TRUE(!c.chat || record.text == "hello") << record.text;
+  }
+}
+
 TEST_F(ModelTest, OpensAndTokenizes) {
   const Model model = open();
   EXPECT_EQ(model.context(), 256);

@@ -1,11 +1,15 @@
 // Conversations that outlive their model: OpenOptions::kv_host and kv_disk, over models/tiny.
+#include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "api/embedding_test.h"
 #include "base/temporary_folder.h"
 
 namespace moesaic {
 namespace {
+
+namespace fs = std::filesystem;
 
 using OutlivingKv = Embedding;
 INSTANTIATE_TEST_SUITE_P(Devices, OutlivingKv, testing::Values("cpu", "reference"),
@@ -88,6 +92,40 @@ TEST_P(OutlivingKv, OnlyTheSameModelFindsIt) {
   const Record again = run(model, request);
   EXPECT_EQ(again.end.cached_tokens, whole);
   EXPECT_EQ(again.tokens, expected);
+}
+
+TEST(KvOptions, AFailedOpenLeavesTheFolderAsItIs) {
+  const TemporaryFolder folder;
+  const auto files = [&] {
+    std::set<std::string> names;
+    for (const auto& entry : fs::recursive_directory_iterator(folder.path())) names.insert(entry.path());
+    return names;
+  };
+  const auto open = [&](const std::string& model, const std::string& place, bool prefix_cache = true) {
+    return Model::open(model, {.device = "cpu",
+                               .threads = 1,
+                               .context = 256,
+                               .prefix_cache = prefix_cache,
+                               .kv_disk = folder.path() + place});
+  };
+  for (const char* place : {"", "/new", "/new:0.000001"}) {
+    EXPECT_FALSE(open("/nowhere", place).ok());
+    EXPECT_FALSE(open(kTiny, place, false).ok());
+    EXPECT_TRUE(files().empty()) << place;
+  }
+  {
+    Model model = open(kTiny, ":0.1").value();
+    run(model, greedy(tokens_of(200), 4));
+  }
+  const std::set<std::string> kept = files();
+  EXPECT_GE(kept.size(), 7u);
+  EXPECT_FALSE(open("/nowhere", ":0.000001").ok());
+  EXPECT_FALSE(open(kTiny, ":0.000001", false).ok());
+  EXPECT_NE(open(kTiny, ":0.000001").status().message().find("too few"), std::string::npos);
+  EXPECT_EQ(files(), kept);
+  // Too little for all: they go when the model is open.
+  EXPECT_TRUE(open(kTiny, ":0.0001").ok());
+  EXPECT_LT(files().size(), kept.size());
 }
 
 TEST(KvOptions, AreRefusedInOneLine) {

@@ -236,7 +236,7 @@ class ByteProgress {
 Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   RETURN_IF_ERROR(of_option(check(o)));
   ASSIGN_OR_RETURN(const KvStoreOptions kept, of_option(kv_store_options(o.kv_host, o.kv_disk)));
-  ASSIGN_OR_RETURN(KvTiers tiers, KvTiers::open(kept));
+  RETURN_IF_ERROR(check_kv_store(kept, o.prefix_cache));
   ASSIGN_OR_RETURN(const BackendOptions device, of_option(backend_options(o)));
   for (const std::string& adapter : o.lora)
     RETURN_IF_ERROR(of_option(named("lora", lora_choice(adapter).status())));
@@ -266,6 +266,7 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(checkpoint, wanted, choice, backend, &drafts.value()));
   ByteProgress progress(checkpoint.weights, o.progress);
   RETURN_IF_ERROR(report(std::ref(progress), 0, 0));
+  ASSIGN_OR_RETURN(KvTiers tiers, KvTiers::open(kept));
   RETURN_IF_ERROR(load_weights(checkpoint, plan.demand, *backend, std::ref(progress)));
   RETURN_IF_ERROR(named("speculative", drafts->load(*backend, checkpoint)));
   RETURN_IF_ERROR(fit_again(plan, checkpoint, *backend));

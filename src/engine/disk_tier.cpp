@@ -100,7 +100,6 @@ Status DiskTier::bound(uint64_t most_bytes) {
     return error(StatusCode::kIo, "{} {}: {}", kOption, folder_.path(), std::strerror(errno));
   if (most_bytes == 0) most_bytes = (uint64_t{fs.f_bavail} * fs.f_frsize + index_.bytes()) / 2;
   index_.set_most_bytes(most_bytes);
-  make_room(0);
   return {};
 }
 

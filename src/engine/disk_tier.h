@@ -39,10 +39,12 @@ std::optional<KvPart> kv_part_of(std::string_view file_name);
 class DiskTier final : public IndexedTier {
  public:
   // Makes the folder if the one above it is there. It is an error if it is not this user's alone, or another
-  // process has it. most_bytes 0: half of what is free and of what the parts take now.
+  // process has it. most_bytes 0: half of what is free and of what the parts take now. No part goes before
+  // trim() or put(): who opens it may fail yet.
   static Result<std::unique_ptr<DiskTier>> open(const std::string& folder, uint64_t most_bytes);
 
   const HashKey& key() const { return folder_.key(); }
+  void trim() override { make_room(0); }
   void touch(const KvPart& part) override;
   bool put(const KvPart& part, std::span<const std::byte> bytes) override;
   std::shared_ptr<const KvBytes> get(const KvPart& part, size_t bytes) override;

@@ -402,9 +402,7 @@ Status Engine::step() {
 
 Status Engine::keep(KvTiers tiers, uint64_t fingerprint) {
   if (!tiers.options.any()) return {};
-  if (!options_.prefix_cache)
-    return error(StatusCode::kUsage,
-                 "--kv-host and --kv-disk keep what the prefix cache has, and it is off (--no-prefix-cache)");
+  RETURN_IF_ERROR(check_kv_store(tiers.options, options_.prefix_cache));
   ASSIGN_OR_RETURN(store_, KvStore::open(std::move(tiers), *backend_, config_, layout_, fingerprint));
   scheduler_->keep(store_.get());
   return {};

@@ -60,6 +60,12 @@ Result<KvStoreOptions> kv_store_options(double host_gib, const std::string& disk
   return options;
 }
 
+Status check_kv_store(const KvStoreOptions& options, bool prefix_cache) {
+  if (prefix_cache || !options.any()) return {};
+  return error(StatusCode::kUsage,
+               "--kv-host and --kv-disk keep what the prefix cache has, and it is off (--no-prefix-cache)");
+}
+
 // ---- beginning and end ----
 
 KvStore::KvStore(const ModelConfig& config, const Backend& backend, const KvLayout& layout)
@@ -101,6 +107,7 @@ Result<std::unique_ptr<KvStore>> KvStore::open(KvTiers tiers, Backend& backend, 
   add(std::move(tiers.host));
   add(std::move(tiers.disk));
   RETURN_IF_ERROR(store->start(backend, tiers.options.readers));
+  for (const auto& writer : store->writers_) writer->tier->trim();
   return store;
 }
 

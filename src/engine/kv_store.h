@@ -35,9 +35,12 @@ inline constexpr double kMostKvGib = 1 << 20;
 Result<KvStoreOptions> kv_disk_option(const std::string& disk);
 // Reads the values of --kv-host, in GiB, and --kv-disk.
 Result<KvStoreOptions> kv_store_options(double host_gib, const std::string& disk);
+// Fails where a store is asked for beside no prefix cache.
+Status check_kv_store(const KvStoreOptions& options, bool prefix_cache);
 
-// They are opened before a model is loaded, as that takes longer than to find that another process has the
-// folder.
+// They are opened before a model's weights are loaded, as that takes longer than to find that another process
+// has the folder, and behind all checks that take no time, as they make the folder. Nothing in it goes before
+// KvStore::open.
 struct KvTiers {
   static Result<KvTiers> open(const KvStoreOptions& options);
   KvStoreOptions options;

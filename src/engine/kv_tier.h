@@ -16,6 +16,8 @@ namespace moesaic {
 class KvTier {
  public:
   virtual ~KvTier() = default;
+  // Evicts what is over the bound. A store calls it once, when it begins to use the tier.
+  virtual void trim() {}
   // Never waits for a disk.
   virtual bool has(const KvPartId& id) const = 0;
   // The part counts as used now.

@@ -21,17 +21,6 @@ _ATTENTION = ("Tensor q, Tensor k_cache, Tensor v_cache, Tensor page_table, Tens
               "str layout")
 _QKV = ("Tensor x, Tensor norm, int prepared, Tensor positions, Tensor cos_sin, Tensor slots, Tensor(a!) k_cache, Tensor(b!) v_cache, "
         "int heads, float eps, str layout")
-_SCHEMAS = {
-    "paged_attention": f"({_ATTENTION}) -> Tensor",
-    "paged_attention_out": f"({_ATTENTION}, Tensor(a!) out) -> ()",
-    "norm_qkv_rope": f"({_QKV}) -> Tensor",
-    "norm_qkv_rope_out": f"({_QKV}, Tensor(c!) out) -> ()",
-    "project": "(Tensor x, int prepared, Tensor? residual) -> Tensor",
-    "project_out": "(Tensor x, int prepared, Tensor? residual, Tensor(a!) out) -> ()",
-    "project_add": "(Tensor x, int prepared, Tensor(a!) residual) -> ()",
-    "lm_head": "(Tensor x, int prepared) -> Tensor",
-    "lm_head_out": "(Tensor x, int prepared, Tensor(a!) out) -> ()",
-}
 
 
 def _workspace(device: torch.device, size: int) -> tuple[int, torch.Tensor]:
@@ -54,12 +43,6 @@ def _paged_attention_out(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.
                             lambda size: _workspace(q.device, size))
 
 
-def _paged_attention(q: torch.Tensor, *arguments: Any) -> torch.Tensor:
-    out = torch.empty_like(q)
-    _paged_attention_out(q, *arguments, out)  # type: ignore[call-arg]
-    return out
-
-
 def _norm_qkv_rope_out(x: torch.Tensor, norm: torch.Tensor, prepared: int, positions: torch.Tensor, cos_sin: torch.Tensor,
                        slots: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, heads: int, eps: float, layout: str,
                        out: torch.Tensor) -> None:
@@ -68,24 +51,10 @@ def _norm_qkv_rope_out(x: torch.Tensor, norm: torch.Tensor, prepared: int, posit
     del memory  # until here
 
 
-def _norm_qkv_rope(x: torch.Tensor, norm: torch.Tensor, prepared: int, positions: torch.Tensor, cos_sin: torch.Tensor,
-                   slots: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, heads: int, eps: float,
-                   layout: str) -> torch.Tensor:
-    out = _queries(x, norm, prepared, positions, cos_sin, slots, k_cache, v_cache, heads, eps, layout)
-    _norm_qkv_rope_out(x, norm, prepared, positions, cos_sin, slots, k_cache, v_cache, heads, eps, layout, out)
-    return out
-
-
 def _project_out(x: torch.Tensor, prepared: int, residual: torch.Tensor | None, out: torch.Tensor) -> None:
     dense, workspace, memory = _of_tokens(x, prepared)
     runs.run_dense(dense, x, out, residual, workspace)
     del memory  # until here
-
-
-def _project(x: torch.Tensor, prepared: int, residual: torch.Tensor | None) -> torch.Tensor:
-    out = _projected(x, prepared, residual)
-    _project_out(x, prepared, residual, out)
-    return out
 
 
 def _project_add(x: torch.Tensor, prepared: int, residual: torch.Tensor) -> None:
@@ -96,12 +65,6 @@ def _lm_head_out(x: torch.Tensor, prepared: int, out: torch.Tensor) -> None:
     if out.dtype != torch.float32:
         raise InvalidRequest(f"out is {str(out.dtype).removeprefix('torch.')}, not float32")
     _project_out(x, prepared, None, out)
-
-
-def _lm_head(x: torch.Tensor, prepared: int) -> torch.Tensor:
-    out = _logits(x, prepared)
-    _lm_head_out(x, prepared, out)
-    return out
 
 
 # --- What the results look like ---
@@ -131,19 +94,53 @@ def _queries(x: torch.Tensor, norm: Any, prepared: int, positions: Any, cos_sin:
     return _new(x, heads, head_dim, dtype=torch.bfloat16)
 
 
+# --- Definitions, for _torch_ops.py, too ---
+
+
 def _nothing(*_: Any) -> None:
     return None
 
 
-_FAKES = {"paged_attention": lambda q, *_: torch.empty_like(q), "norm_qkv_rope": _queries, "project": _projected, "lm_head": _logits}
-for _name, _schema in _SCHEMAS.items():
-    _library.define(_name + _schema, tags=(torch.Tag.needs_fixed_stride_order,))
-    for _device in ("CUDA", "CPU"):
-        _library.impl(_name, globals()["_" + _name], _device)
-    torch.library.register_fake("moesaic::" + _name, _FAKES.get(_name, _nothing), lib=_library)
+def _define(library: torch.library.Library, name: str, schema: str, run: Any, fake: Any, devices: tuple[str, ...]) -> None:
+    library.define(name + schema, tags=(torch.Tag.needs_fixed_stride_order,))
+    for device in devices:
+        library.impl(name, run, device)
+    torch.library.register_fake("moesaic::" + name, fake, lib=library)
+
+
+def define_both(library: torch.library.Library, name: str, arguments: str, run: Any, like: Any, devices: tuple[str, ...]) -> None:
+    """Two operators: name_out writes to its last argument, as run() does, and name to a new tensor, as like() makes it."""
+
+    def made(*given: Any) -> torch.Tensor:
+        out = like(*given)
+        run(*given, out)
+        return out
+
+    _define(library, name, f"({arguments}) -> Tensor", made, like, devices)
+    _define(library, name + "_out", f"({arguments}, Tensor(c!) out) -> ()", run, _nothing, devices)
+
+
+_EVERYWHERE = ("CUDA", "CPU")
+define_both(_library, "paged_attention", _ATTENTION, _paged_attention_out, lambda q, *_: torch.empty_like(q), _EVERYWHERE)
+define_both(_library, "norm_qkv_rope", _QKV, _norm_qkv_rope_out, _queries, _EVERYWHERE)
+define_both(_library, "project", "Tensor x, int prepared, Tensor? residual", _project_out, _projected, _EVERYWHERE)
+define_both(_library, "lm_head", "Tensor x, int prepared", _lm_head_out, _logits, _EVERYWHERE)
+_define(_library, "project_add", "(Tensor x, int prepared, Tensor(a!) residual) -> ()", _project_add, _nothing, _EVERYWHERE)
 
 
 # --- Checked calls, for _layer_ops.py ---
+
+
+def call(name: str, arguments: tuple[Any, ...], out: torch.Tensor | None) -> torch.Tensor:
+    """What name makes of them, or what name_out writes to out."""
+    if out is None:
+        return getattr(torch.ops.moesaic, name)(*arguments)
+    getattr(torch.ops.moesaic, name + "_out")(*arguments, out)
+    return out
+
+
+def there(**given: Any) -> dict[str, Any]:
+    return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
 def check_tensors(**given: Any) -> None:
@@ -162,24 +159,17 @@ def _check(where: torch.device, **given: Any) -> None:
 
 def project(x: torch.Tensor, prepared: Dense, residual: torch.Tensor | None, out: torch.Tensor | None) -> torch.Tensor:
     handle = dense_of(prepared).handle
-    more = {name: tensor for name, tensor in (("residual", residual), ("out", out)) if tensor is not None}
-    _check(x.device, x=x, **more)
-    if out is None:
-        return torch.ops.moesaic.project(x, handle, residual)
-    if residual is out:
-        torch.ops.moesaic.project_add(x, handle, out)
-    else:
-        torch.ops.moesaic.project_out(x, handle, residual, out)
+    _check(x.device, x=x, **there(residual=residual, out=out))
+    if out is None or residual is not out:
+        return call("project", (x, handle, residual), out)
+    torch.ops.moesaic.project_add(x, handle, out)
     return out
 
 
 def lm_head(x: torch.Tensor, prepared: Dense, out: torch.Tensor | None) -> torch.Tensor:
     handle = dense_of(prepared).handle
-    _check(x.device, x=x, **({} if out is None else {"out": out}))
-    if out is None:
-        return torch.ops.moesaic.lm_head(x, handle)
-    torch.ops.moesaic.lm_head_out(x, handle, out)
-    return out
+    _check(x.device, x=x, **there(out=out))
+    return call("lm_head", (x, handle), out)
 
 
 def norm_qkv_rope(x: torch.Tensor, norm: torch.Tensor, prepared: Dense, positions: torch.Tensor, cos_sin: torch.Tensor,
@@ -187,26 +177,18 @@ def norm_qkv_rope(x: torch.Tensor, norm: torch.Tensor, prepared: Dense, position
                   out: torch.Tensor | None) -> torch.Tensor:
     handle = dense_of(prepared).handle
     _check(x.device, x=x, norm=norm, positions=positions, cos_sin=cos_sin, slots=slots, k_cache=k_cache, v_cache=v_cache,
-           **({} if out is None else {"out": out}))
+           **there(out=out))
     check_layout(layout)
     check_eps(eps)
     whole(heads, "heads", 1)
-    arguments = (x, norm, handle, positions, cos_sin, slots, k_cache, v_cache, heads, eps, layout)
-    if out is None:
-        return torch.ops.moesaic.norm_qkv_rope(*arguments)
-    torch.ops.moesaic.norm_qkv_rope_out(*arguments, out)
-    return out
+    return call("norm_qkv_rope", (x, norm, handle, positions, cos_sin, slots, k_cache, v_cache, heads, eps, layout), out)
 
 
 def paged_attention(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, page_table: torch.Tensor, lengths: torch.Tensor,
                     starts: torch.Tensor, sinks: torch.Tensor | None, window: int, layout: str,
                     out: torch.Tensor | None) -> torch.Tensor:
-    more = {name: tensor for name, tensor in (("sinks", sinks), ("out", out)) if tensor is not None}
-    _check(q.device, q=q, k_cache=k_cache, v_cache=v_cache, page_table=page_table, lengths=lengths, starts=starts, **more)
+    _check(q.device, q=q, k_cache=k_cache, v_cache=v_cache, page_table=page_table, lengths=lengths, starts=starts,
+           **there(sinks=sinks, out=out))
     check_layout(layout)
     check_window(window)
-    arguments = (q, k_cache, v_cache, page_table, lengths, starts, sinks, window, layout)
-    if out is None:
-        return torch.ops.moesaic.paged_attention(*arguments)
-    torch.ops.moesaic.paged_attention_out(*arguments, out)
-    return out
+    return call("paged_attention", (q, k_cache, v_cache, page_table, lengths, starts, sinks, window, layout), out)

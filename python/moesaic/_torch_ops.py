@@ -6,23 +6,15 @@ torch's allocator on the current stream, so that CUDA graphs capture it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from . import _experts
 from ._experts import Prepared
 from ._handles import of_kind
-from ._torch_layer_ops import check_tensors
+from ._torch_layer_ops import call, check_tensors, define_both, there
 from .errors import InvalidRequest
 
 _library = torch.library.Library("moesaic", "DEF")
-_SCHEMAS = {
-    "mxfp4_moe": "(Tensor x, Tensor topk_ids, Tensor topk_weights, int prepared) -> Tensor",
-    "mxfp4_moe_out": "(Tensor x, Tensor topk_ids, Tensor topk_weights, int prepared, Tensor(a!) out) -> ()",
-    "mxfp4_moe_from_logits": "(Tensor x, Tensor router_logits, int prepared) -> Tensor",
-    "mxfp4_moe_from_logits_out": "(Tensor x, Tensor router_logits, int prepared, Tensor(a!) out) -> ()",
-}
 
 
 def _run(prepared: int, x: torch.Tensor, out: torch.Tensor, **inputs: torch.Tensor) -> None:
@@ -32,33 +24,17 @@ def _run(prepared: int, x: torch.Tensor, out: torch.Tensor, **inputs: torch.Tens
     _experts.run(experts, x, out, **inputs, workspace=(workspace.data_ptr(), size))
 
 
-def _mxfp4_moe(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, prepared: int) -> torch.Tensor:
-    out = torch.empty_like(x)
-    _run(prepared, x, out, ids=topk_ids, weights=topk_weights)
-    return out
-
-
-def _mxfp4_moe_out(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, prepared: int, out: torch.Tensor) -> None:
+def _moe_out(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, prepared: int, out: torch.Tensor) -> None:
     _run(prepared, x, out, ids=topk_ids, weights=topk_weights)
 
 
-def _mxfp4_moe_from_logits(x: torch.Tensor, router_logits: torch.Tensor, prepared: int) -> torch.Tensor:
-    out = torch.empty_like(x)
-    _run(prepared, x, out, logits=router_logits)
-    return out
-
-
-def _mxfp4_moe_from_logits_out(x: torch.Tensor, router_logits: torch.Tensor, prepared: int, out: torch.Tensor) -> None:
+def _moe_from_logits_out(x: torch.Tensor, router_logits: torch.Tensor, prepared: int, out: torch.Tensor) -> None:
     _run(prepared, x, out, logits=router_logits)
 
 
-for _name, _schema in _SCHEMAS.items():
-    _library.define(_name + _schema, tags=(torch.Tag.needs_fixed_stride_order,))
-    _library.impl(_name, globals()["_" + _name], "CUDA")
-
-    @torch.library.register_fake("moesaic::" + _name, lib=_library)
-    def _fake(x: torch.Tensor, *rest: Any) -> Any:
-        return None if isinstance(rest[-1], torch.Tensor) else torch.empty_like(x)
+for _name, _arguments, _out in (("mxfp4_moe", "Tensor x, Tensor topk_ids, Tensor topk_weights, int prepared", _moe_out),
+                                ("mxfp4_moe_from_logits", "Tensor x, Tensor router_logits, int prepared", _moe_from_logits_out)):
+    define_both(_library, _name, _arguments, _out, lambda x, *_: torch.empty_like(x), ("CUDA",))
 
 
 def _checked(x: torch.Tensor, prepared: Prepared) -> int:
@@ -70,18 +46,10 @@ def _checked(x: torch.Tensor, prepared: Prepared) -> int:
 
 def moe(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, prepared: Prepared,
         out: torch.Tensor | None) -> torch.Tensor:
-    check_tensors(x=x, topk_ids=topk_ids, topk_weights=topk_weights, **({} if out is None else {"out": out}))
-    handle = _checked(x, prepared)
-    if out is None:
-        return torch.ops.moesaic.mxfp4_moe(x, topk_ids, topk_weights, handle)
-    torch.ops.moesaic.mxfp4_moe_out(x, topk_ids, topk_weights, handle, out)
-    return out
+    check_tensors(x=x, topk_ids=topk_ids, topk_weights=topk_weights, **there(out=out))
+    return call("mxfp4_moe", (x, topk_ids, topk_weights, _checked(x, prepared)), out)
 
 
 def moe_from_logits(x: torch.Tensor, router_logits: torch.Tensor, prepared: Prepared, out: torch.Tensor | None) -> torch.Tensor:
-    check_tensors(x=x, router_logits=router_logits, **({} if out is None else {"out": out}))
-    handle = _checked(x, prepared)
-    if out is None:
-        return torch.ops.moesaic.mxfp4_moe_from_logits(x, router_logits, handle)
-    torch.ops.moesaic.mxfp4_moe_from_logits_out(x, router_logits, handle, out)
-    return out
+    check_tensors(x=x, router_logits=router_logits, **there(out=out))
+    return call("mxfp4_moe_from_logits", (x, router_logits, _checked(x, prepared)), out)

@@ -10,7 +10,7 @@ from ._engine import MoeOperator
 from ._engine import prepare_moe as _prepare_moe
 from ._handles import Prepares, of_kind
 from ._handles import of_handle as _any_of_handle
-from ._views import current_stream, expect, is_contiguous, view_of
+from ._views import check_contiguous, check_rows, current_stream, expect, is_contiguous, view_of
 from .errors import InvalidRequest
 
 _BLOCK = 32  # columns that share a scale
@@ -115,8 +115,7 @@ def run(prepared: Prepared, x: Any, out: Any, ids: Any = None, weights: Any = No
     of_kind(prepared, Prepared, "prepare_mxfp4_moe")
     number = current_stream(x, stream)
     vx, vout = view_of(x, "x", stream), view_of(out, "out", stream)
-    if len(vx.shape) != 2 or vx.shape[1] != prepared.hidden:
-        raise InvalidRequest(f"x is {list(vx.shape)}, not [tokens, {prepared.hidden}]")
+    check_rows(vx, prepared.hidden)
     tokens = vx.shape[0]
     expect(vx, "x", vx.shape, ("bfloat16", "float16"), prepared.device)
     expect(vout, "out", vx.shape, (vx.dtype,), prepared.device)
@@ -132,9 +131,7 @@ def run(prepared: Prepared, x: Any, out: Any, ids: Any = None, weights: Any = No
         expect(views["router_logits"], "router_logits", (tokens, prepared.num_experts), ("float32", "bfloat16", "float16"),
                 prepared.device)
         logits_dtype = views["router_logits"].dtype
-    for name, view in views.items():
-        if not is_contiguous(view):
-            raise InvalidRequest(f"{name} is not contiguous; call .contiguous()")
+    check_contiguous(views)
 
     def address(name: str) -> int:
         return views[name].address if name in views else 0

@@ -12,7 +12,7 @@ from ._engine import paged_attention as _paged_attention
 from ._engine import prepare_dense as _prepare_dense
 from ._handles import Prepares, of_kind
 from ._handles import of_handle as _any_of_handle
-from ._views import View, current_stream, expect, is_contiguous, view_of, whole
+from ._views import check_contiguous, check_rows, current_stream, expect, view_of, whole
 from .errors import InvalidRequest
 
 _FP8 = ("float8_e4m3fn", "uint8")  # uint8: E4M3's bytes
@@ -24,12 +24,6 @@ _FORMATS = ("keep", "bf16", "mxfp8", "mxfp4")
 def needs_out(x: Any, out: Any) -> None:
     if out is None:
         raise InvalidRequest(f"out is None, and x is a {type(x).__name__}; give a tensor to write to")
-
-
-def _contiguous(views: dict[str, View]) -> None:
-    for name, view in views.items():
-        if not is_contiguous(view):
-            raise InvalidRequest(f"{name} is not contiguous; call .contiguous()")
 
 
 # --- Dense ---
@@ -86,7 +80,7 @@ def prepare_dense(weight: Any, bias: Any = None, *, format: str = "keep", stream
     if bias is not None:
         b = view_of(bias, "bias", stream, host=True)
         expect(b, "bias", (w.shape[0],), types, w.device)
-        _contiguous({"bias": b})
+        check_contiguous({"bias": b})
         address, dtype, owner = b.address, b.dtype, b.owner
     stride = w.strides[0] if w.shape[0] > 1 else w.shape[1]
     made = _prepare_dense(w.address, w.dtype, w.shape[0], w.shape[1], stride, address, dtype, format=format, device=w.device,
@@ -101,15 +95,14 @@ def run_dense(prepared: Dense, x: Any, out: Any, residual: Any = None, workspace
     dense_of(prepared)
     views = {"x": view_of(x, "x", stream, host=True), "out": view_of(out, "out", stream, host=True)}
     vx, vout = views["x"], views["out"]
-    if len(vx.shape) != 2 or vx.shape[1] != prepared.columns:
-        raise InvalidRequest(f"x is {list(vx.shape)}, not [tokens, {prepared.columns}]")
+    check_rows(vx, prepared.columns)
     tokens = vx.shape[0]
     expect(vx, "x", vx.shape, ("bfloat16",), prepared.device)
     expect(vout, "out", (tokens, prepared.rows), ("bfloat16", "float32"), prepared.device)
     if residual is not None:
         views["residual"] = view_of(residual, "residual", stream, host=True)
         expect(views["residual"], "residual", vout.shape, (vout.dtype,), prepared.device)
-    _contiguous(views)
+    check_contiguous(views)
     prepared._dense.run(tokens, vx.address, vout.address, vout.dtype, views["residual"].address if residual is not None else 0,
                         *workspace, current_stream(x, stream))
 
@@ -155,8 +148,7 @@ def run_norm_qkv_rope(prepared: Dense, x: Any, norm: Any, positions: Any, cos_si
     given = {"x": x, "norm": norm, "positions": positions, "cos_sin": cos_sin, "slots": slots, "out": out}
     views = {name: view_of(tensor, name, stream, host=True) for name, tensor in given.items()}
     vx, device = views["x"], prepared.device
-    if len(vx.shape) != 2 or vx.shape[1] != prepared.columns:
-        raise InvalidRequest(f"x is {list(vx.shape)}, not [tokens, {prepared.columns}]")
+    check_rows(vx, prepared.columns)
     tokens = vx.shape[0]
     cache, owners = _cache(k_cache, v_cache, layout, device, stream)
     head_dim, out_shape = cache[6], views["out"].shape
@@ -171,7 +163,7 @@ def run_norm_qkv_rope(prepared: Dense, x: Any, norm: Any, positions: Any, cos_si
     shape = views["cos_sin"].shape
     expect(views["cos_sin"], "cos_sin", (shape[0] if shape else 0, head_dim), ("float32", "bfloat16", "float16"), device)
     expect(views["out"], "out", out_shape, ("bfloat16",), device)
-    _contiguous(views)
+    check_contiguous(views)
     check_eps(eps)
     prepared._dense.norm_qkv_rope(tokens, vx.address, views["norm"].address, views["norm"].dtype, eps, out_shape[1], cache,
                                   views["positions"].address, views["cos_sin"].address, views["cos_sin"].dtype, shape[0],
@@ -203,7 +195,7 @@ def run_paged_attention(q: Any, k_cache: Any, v_cache: Any, page_table: Any, len
     if sinks is not None:
         views["sinks"] = view_of(sinks, "sinks", stream, host=True)
         expect(views["sinks"], "sinks", (heads,), ("float32",), device)
-    _contiguous(views)
+    check_contiguous(views)
     table = view_of(page_table, "page_table", stream, host=True)
     if len(table.shape) != 2 or table.shape[0] != sequences or (table.shape[1] > 1 and table.strides[1] != 1):
         raise InvalidRequest(f"page_table is {list(table.shape)} with strides {list(table.strides)}; give [{sequences}, pages], "

@@ -69,6 +69,17 @@ def is_contiguous(view: View, first: int = 0) -> bool:
     return True
 
 
+def check_contiguous(views: dict[str, View]) -> None:
+    for name, view in views.items():
+        if not is_contiguous(view):
+            raise InvalidRequest(f"{name} is not contiguous; call .contiguous()")
+
+
+def check_rows(x: View, columns: int) -> None:
+    if len(x.shape) != 2 or x.shape[1] != columns:
+        raise InvalidRequest(f"x is {list(x.shape)}, not [tokens, {columns}]")
+
+
 def _place(device: int) -> str:
     return "the CPU" if device == _HOST else f"cuda:{device}"
 

@@ -180,21 +180,21 @@ class RecordingMoe(NoMoe):
 
 def test_run_checks_shapes_dtypes_and_strides(monkeypatch):
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    monkeypatch.setattr(ops, "_view", lambda t, name, stream: ops._View(
+    monkeypatch.setattr(_experts, "view_of", lambda t, name, stream: _views.View(
         t.data_ptr(), tuple(t.shape), t.stride(), str(t.dtype).removeprefix("torch."), 0, t))
-    monkeypatch.setattr(ops, "_current_stream", lambda tensor, stream: 77)
+    monkeypatch.setattr(_experts, "current_stream", lambda tensor, stream: 77)
     prepared = prepared_for()
     prepared._moe = RecordingMoe()
     x, ids, weights, logits = inputs(torch)
     out = torch.empty_like(x)
-    ops.run(prepared, x, out, ids, weights, workspace=(4096, 256))
-    ops.run(prepared, x, out, logits=logits.bfloat16())
+    _experts.run(prepared, x, out, ids, weights, workspace=(4096, 256))
+    _experts.run(prepared, x, out, logits=logits.bfloat16())
     assert prepared._moe.calls == [
         (5, "bfloat16", x.data_ptr(), out.data_ptr(), ids.data_ptr(), True, weights.data_ptr(), 0, "float32", 4096, 256, 77),
         (5, "bfloat16", x.data_ptr(), out.data_ptr(), 0, False, 0, prepared._moe.calls[1][7], "bfloat16", 0, 0, 77)]
 
     def refused(*arguments, **options):
-        return message(ops.run, prepared, *arguments, **options)
+        return message(_experts.run, prepared, *arguments, **options)
 
     assert refused(x[:, :32], out, ids, weights) == "x is [5, 32], not [tokens, 64]"
     assert refused(x.float(), out, ids, weights) == "x is float32, not bfloat16 or float16"
@@ -209,11 +209,11 @@ def test_run_checks_shapes_dtypes_and_strides(monkeypatch):
 
 def test_preparing_checks_what_it_is_given(monkeypatch):
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    monkeypatch.setattr(ops, "_view", lambda t, name, stream: ops._View(
+    monkeypatch.setattr(_experts, "view_of", lambda t, name, stream: _views.View(
         t.data_ptr(), tuple(t.shape), t.stride(), str(t.dtype).removeprefix("torch."), 0, t))
-    monkeypatch.setattr(ops, "_current_stream", lambda tensor, stream: 0)
+    monkeypatch.setattr(_experts, "current_stream", lambda tensor, stream: 0)
     given = []
-    monkeypatch.setattr(ops, "_prepare_moe", lambda *arguments, **options: given.append((arguments, options)) or NoMoe())
+    monkeypatch.setattr(_experts, "_prepare_moe", lambda *arguments, **options: given.append((arguments, options)) or NoMoe())
     b13, s13, c13 = torch.zeros(4, 64, 2, 16).byte(), torch.zeros(4, 64, 2).byte(), torch.zeros(4, 64).bfloat16()
     b2, s2, c2 = torch.zeros(4, 64, 16).byte(), torch.zeros(4, 64, 1).byte(), torch.zeros(4, 64)
     prepared = ops.prepare_mxfp4_moe(b13, s13, c13, b2, s2, c2, first_expert=2, num_experts=9, limit=None)

@@ -16,7 +16,7 @@ from ._values import _as_json, _ids, _is_id, _is_series, _message_list, _text, _
 from ._vllm import ATTRIBUTES, LLM_NAMES, by_name
 from .errors import InvalidRequest, Unsupported, _line, _shown
 from .outputs import RequestStateStats, _Collector
-from .sampling import SamplingParams
+from .sampling import SamplingParams, _whole
 
 if TYPE_CHECKING:
     import numpy
@@ -27,14 +27,14 @@ Prompt = Union[str, Sequence[int], Mapping[str, Any]]
 Messages = Sequence[Mapping[str, Any]]
 
 
+@dataclasses.dataclass
 class _Request:
     """One prompt's request, before it is submitted."""
 
-    def __init__(self, endpoint: str, body: dict[str, Any], prompt: str | None, params: SamplingParams) -> None:
-        self.endpoint = endpoint
-        self.body = body
-        self.prompt = prompt
-        self.params = params
+    endpoint: str
+    body: dict[str, Any]
+    prompt: str | None
+    params: SamplingParams
 
 
 def _is_one_prompt(prompts: Any) -> bool:
@@ -88,10 +88,7 @@ def _checked(params: SamplingParams) -> SamplingParams:
     except Exception as error:  # a value cannot be copied
         raise InvalidRequest(f"sampling params: {_line(error)}") from None
     params.logprobs, params.prompt_logprobs = (None if one is False else one for one in (params.logprobs, params.prompt_logprobs))
-    try:
-        params.n = operator.index(params.n)
-    except TypeError:
-        raise InvalidRequest(f"n: {_shown(params.n)} is not a whole number") from None
+    params.n = _whole("n", params.n)
     if not 1 <= params.n <= _engine.most_choices:  # AsyncLLM numbers a request's answers before the engine has it
         raise InvalidRequest(f"n: {_shown(params.n)} is not from 1 to {_engine.most_choices}")
     return params

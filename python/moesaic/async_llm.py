@@ -27,15 +27,13 @@ class _Channel:
         loop.add_reader(self.stream.fileno(), _dispatch, weakref.ref(self))
         weakref.finalize(self, _unwatch, loop, self.stream).atexit = False
 
-    def dispatch(self) -> None:
-        for delta in self.stream.take():
-            if delta.index in self.queues:
-                self.queues[delta.index].put_nowait(delta)
-
 
 def _dispatch(channel: weakref.ref[_Channel]) -> None:
-    if (alive := channel()) is not None:
-        alive.dispatch()
+    if (alive := channel()) is None:
+        return
+    for delta in alive.stream.take():
+        if delta.index in alive.queues:
+            alive.queues[delta.index].put_nowait(delta)
 
 
 def _unwatch(loop: asyncio.AbstractEventLoop, stream: _engine.Stream) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import dataclasses
 import time
 import types
@@ -230,9 +229,6 @@ class _Collector:
         token = self.stops[choice]
         return token if token is not None and token in self.params._stop_tokens() else None
 
-    def _text(self, tokens: list[int]) -> str:
-        return codecs.decode(self.detokenize(tokens), "utf-8", "replace")
-
     def _logprobs(self, token: _engine.Token) -> dict[int, Logprob]:
         top = {one: Logprob(logprob, rank + 1, self._name(one)) for rank, (one, logprob) in enumerate(token.top)}
         top.setdefault(token.token, Logprob(token.logprob, None, self._name(token.token)))
@@ -240,5 +236,5 @@ class _Collector:
 
     def _name(self, token: int) -> str:
         if token not in self.names:
-            self.names[token] = self._text([token])
+            self.names[token] = self.detokenize([token]).decode("utf-8", "replace")
         return self.names[token]

@@ -130,22 +130,18 @@ std::vector<Tokens> submit(const EngineOwner& engine, const std::string& endpoin
   return std::get<std::vector<Tokens>>(std::move(made));
 }
 
-bool wait(Stream& stream, Clock::time_point until) {
+std::vector<Delta> take(Stream& stream, double seconds) {
+  constexpr double kMostSeconds = 1e6;
+  const double bounded = seconds < kMostSeconds ? std::max(seconds, 0.0) : kMostSeconds;  // NaN: the most
+  const auto until =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(bounded));
   for (;;) {
     const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
     const bool ready =
         unlocked([&] { return stream.wait(std::clamp(left, milliseconds(0), kSignalPeriod)); });
     raise_on_signal();
-    if (ready || left <= kSignalPeriod) return ready;
+    if (ready || left <= kSignalPeriod) return unlocked([&] { return stream.take(); });
   }
-}
-
-std::vector<Delta> take(Stream& stream, double seconds) {
-  constexpr double kMostSeconds = 1e6;
-  const double bounded = seconds < kMostSeconds ? std::max(seconds, 0.0) : kMostSeconds;  // NaN: the most
-  wait(stream,
-       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(bounded)));
-  return unlocked([&] { return stream.take(); });
 }
 
 using Array = nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::c_contig>;

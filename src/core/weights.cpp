@@ -1,9 +1,11 @@
 #include "core/weights.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "core/tensor_name.h"
 #include "mx/block.h"
 
@@ -30,8 +32,9 @@ Status check_experts(int layer, const char* name, const ExpertsView& view, int64
   return invalid("{} has {} experts, the config asks for {}", tensor_name(layer, name), view.count, count);
 }
 
-Status check_layer(int layer, const LayerWeights& w, const ModelConfig& c) {
-  const Shape shapes[] = {
+// A layer's matrices beside its experts, and the sizes that the config asks for.
+std::vector<Shape> shapes_of(const LayerWeights& w, const ModelConfig& c) {
+  return {
       {"attn_norm", w.attn_norm, 1, c.hidden},
       {"q", w.q, c.q_size(), c.hidden},
       {"k", w.k, c.kv_size(), c.hidden},
@@ -49,10 +52,33 @@ Status check_layer(int layer, const LayerWeights& w, const ModelConfig& c) {
       {"up bias", w.up_bias, c.experts, c.intermediate},
       {"down bias", w.down_bias, c.experts, c.hidden},
   };
-  for (const Shape& s : shapes) RETURN_IF_ERROR(check_shape(layer, s));
+}
+
+Status check_layer(int layer, const LayerWeights& w, const ModelConfig& c) {
+  for (const Shape& s : shapes_of(w, c)) RETURN_IF_ERROR(check_shape(layer, s));
   RETURN_IF_ERROR(check_experts(layer, "gate", w.gate, c.experts, c.intermediate, c.hidden));
   RETURN_IF_ERROR(check_experts(layer, "up", w.up, c.experts, c.intermediate, c.hidden));
   return check_experts(layer, "down", w.down, c.experts, c.hidden, c.intermediate);
+}
+
+Status not_finite(const std::string& name, int64_t row) {
+  return invalid("{} row {}: NaN or infinity; the checkpoint is damaged", name, row);
+}
+
+Status check_finite(int layer, const char* name, const MatrixView& m) {
+  for (int64_t r = 0; r < m.rows; ++r)
+    if (!row_is_finite(m, r)) return not_finite(tensor_name(layer, name), r);
+  return {};
+}
+Status check_finite(int layer, const char* name, const ExpertsView& experts) {
+  for (int64_t e = 0; e < experts.count; ++e) RETURN_IF_ERROR(check_finite(layer, name, experts.at(e)));
+  return {};
+}
+Status check_finite(int layer, const LayerWeights& w) {
+  for (const Shape& s : shapes_of(w, {})) RETURN_IF_ERROR(check_finite(layer, s.name, s.view));
+  RETURN_IF_ERROR(check_finite(layer, "gate", w.gate));
+  RETURN_IF_ERROR(check_finite(layer, "up", w.up));
+  return check_finite(layer, "down", w.down);
 }
 
 double matrix_bytes(const MatrixView& m) {
@@ -163,6 +189,31 @@ Status validate(const ModelWeights& w, const ModelConfig& c) {
   if (std::ssize(w.layers) != c.layers)
     return invalid("the checkpoint has {} layers, its config says {}", w.layers.size(), c.layers);
   for (int i = 0; i < c.layers; ++i) RETURN_IF_ERROR(check_layer(i, w.layers[static_cast<size_t>(i)], c));
+  return {};
+}
+
+bool row_is_finite(const MatrixView& m, int64_t r) { return info_of(m.format).finite(blocks_of(m, r)); }
+
+Status check_finite(const MatrixView& m, const std::string& name, ThreadPool& pool) {
+  constexpr int64_t kRows = 256;
+  std::atomic<int64_t> first{m.rows};
+  pool.for_each((m.rows + kRows - 1) / kRows, [&](int64_t chunk, int) {
+    for (int64_t r = chunk * kRows; r < std::min(m.rows, (chunk + 1) * kRows); ++r) {
+      if (row_is_finite(m, r)) continue;
+      for (int64_t known = first; r < known && !first.compare_exchange_weak(known, r);) {
+      }
+      return;
+    }
+  });
+  return first == m.rows ? Status() : not_finite(name, first);
+}
+
+Status check_finite(const ModelWeights& w) {
+  RETURN_IF_ERROR(check_finite(kNoLayer, "embed", w.embed));
+  RETURN_IF_ERROR(check_finite(kNoLayer, "final_norm", w.final_norm));
+  RETURN_IF_ERROR(check_finite(kNoLayer, "head", w.head));
+  for (size_t l = 0; l < w.layers.size(); ++l)
+    RETURN_IF_ERROR(check_finite(static_cast<int>(l), w.layers[l]));
   return {};
 }
 

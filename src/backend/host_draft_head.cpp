@@ -1,9 +1,9 @@
 #include "backend/host_draft_head.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
+#include "core/choose_token.h"
 
 namespace moesaic {
 
@@ -11,7 +11,7 @@ Status HostDraftHead::read_norm(const MatrixView& m, const char* name, Rows& val
   values.assign(m.data == nullptr ? 0 : static_cast<size_t>(m.cols), 0.0f);
   if (m.data == nullptr) return {};
   read_row(m, 0, values);
-  if (std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) return {};
+  if (all_finite(values)) return {};
   return invalid("{}: tensor '{}' row 0: NaN or infinity; the draft head is damaged", config().name, name);
 }
 

@@ -1,9 +1,7 @@
 #include "core/eagle3.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "base/error.h"
+#include "core/choose_token.h"
 
 namespace moesaic {
 namespace {
@@ -40,7 +38,7 @@ Status check_finite(const HeadShape& s, const std::string& file) {
   std::vector<float> row(static_cast<size_t>(s.cols));
   for (int64_t r = 0; r < s.rows; ++r) {
     read_row(s.view, r, row);
-    if (!std::ranges::all_of(row, [](float v) { return std::isfinite(v); }))
+    if (!all_finite(row))
       return invalid("{}: tensor '{}' row {}: NaN or infinity; the draft head is damaged", file, s.name, r);
   }
   return {};

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 
 #include "base/error.h"
+#include "core/choose_token.h"
 
 namespace moesaic::cpu {
 
@@ -38,7 +38,7 @@ Result<std::vector<float>> read_vector(const MatrixView& m, const std::string& n
   std::vector<float> values(m.data == nullptr ? 0 : m.rows * padded(m.cols));
   for (int64_t r = 0; m.data != nullptr && r < m.rows; ++r)
     read_row(m, r, std::span(values).subspan(r * padded(m.cols), m.cols));
-  if (std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) return values;
+  if (all_finite(values)) return values;
   return invalid("{}: a value is NaN or infinite; the checkpoint is damaged", name);
 }
 

@@ -10,6 +10,7 @@
 #include "backend/reference/attention.h"
 #include "backend/reference/linear.h"
 #include "base/error.h"
+#include "core/choose_token.h"
 #include "mx/formats.h"
 
 namespace moesaic::reference {

@@ -1,6 +1,5 @@
 #include "backend/reference/linear.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace moesaic::reference {
@@ -85,10 +84,6 @@ std::vector<float> gather(const RankPlace& rank, std::vector<float> part, Range 
   std::vector<float> whole(static_cast<size_t>(rows * width));
   rank.exchange->gather(rank.share.rank, {part.data(), mine.count, rows, mine}, whole.data(), width);
   return whole;
-}
-
-bool all_finite(std::span<const float> x) {
-  return std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); });
 }
 
 }  // namespace moesaic::reference

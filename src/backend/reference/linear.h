@@ -45,6 +45,4 @@ void add_low_rank(const LowRank& low, int64_t first_row, std::span<const float> 
 // The columns `mine` that this rank has made, with those of the others beside them: [rows, width].
 std::vector<float> gather(const RankPlace& rank, std::vector<float> part, Range mine, int64_t width);
 
-bool all_finite(std::span<const float> x);
-
 }  // namespace moesaic::reference

@@ -7,6 +7,7 @@
 #include "backend/reference/draft_head.h"
 #include "backend/reference/layer_ops.h"
 #include "base/error.h"
+#include "core/choose_token.h"
 
 namespace moesaic {
 namespace {
@@ -158,7 +159,7 @@ Status ReferenceBackend::begin_step(const Batch& batch) {
 }
 
 void ReferenceBackend::check(std::span<const float> x, int layer, const char* op) {
-  if (!fault_.ok() || reference::all_finite(x)) return;
+  if (!fault_.ok() || all_finite(x)) return;
   fault_ = layer < 0 ? error(StatusCode::kInternal, "{}: non-finite activation", op)
                      : error(StatusCode::kInternal, "layer {} {}: non-finite activation", layer, op);
   if (!rank_.alone()) rank_.exchange->fail(fault_);  // the others would wait: they may not have seen it

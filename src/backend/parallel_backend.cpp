@@ -14,11 +14,8 @@
 namespace moesaic {
 namespace {
 
-enum class Op { kEmbed, kQkv, kAttend, kProject, kMoe, kUnembed };
-struct Call {
-  Op op;
-  int layer = 0;
-};
+// An op as it was given. logits: empty but on rank 0.
+using Call = std::function<void(Backend& rank, std::span<float> logits)>;
 
 // Kept by the ranks that work on it, since one that hangs may come back later.
 struct Step {
@@ -27,27 +24,10 @@ struct Step {
   std::vector<float> logits;  // rank 0 fills them
 };
 
-void perform(Backend& rank, const Call& call, std::span<float> logits) {
-  switch (call.op) {
-    case Op::kEmbed:
-      return rank.embed();
-    case Op::kQkv:
-      return rank.qkv(call.layer);
-    case Op::kAttend:
-      return rank.attend(call.layer);
-    case Op::kProject:
-      return rank.project(call.layer);
-    case Op::kMoe:
-      return rank.moe(call.layer);
-    case Op::kUnembed:
-      return rank.unembed(logits);
-  }
-}
-
 Status run_step(Backend& rank, const Step& step, std::span<float> logits) {
   RETURN_IF_ERROR(rank.begin_step(step.batch));
   do {
-    for (const Call& call : step.calls) perform(rank, call, logits);
+    for (const Call& call : step.calls) call(rank, logits);
   } while (rank.ops_again());
   return rank.end_step();
 }
@@ -208,11 +188,21 @@ class ParallelBackend final : public Backend {
   Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override;
   std::unique_ptr<KvCopier> kv_copier() override;
   Status begin_step(const Batch& batch) override;
-  void embed() override { step_->calls.push_back({Op::kEmbed}); }
-  void qkv(int layer) override { step_->calls.push_back({Op::kQkv, layer}); }
-  void attend(int layer) override { step_->calls.push_back({Op::kAttend, layer}); }
-  void project(int layer) override { step_->calls.push_back({Op::kProject, layer}); }
-  void moe(int layer) override { step_->calls.push_back({Op::kMoe, layer}); }
+  void embed() override {
+    note([](Backend& rank, auto) { rank.embed(); });
+  }
+  void qkv(int layer) override {
+    note([=](Backend& rank, auto) { rank.qkv(layer); });
+  }
+  void attend(int layer) override {
+    note([=](Backend& rank, auto) { rank.attend(layer); });
+  }
+  void project(int layer) override {
+    note([=](Backend& rank, auto) { rank.project(layer); });
+  }
+  void moe(int layer) override {
+    note([=](Backend& rank, auto) { rank.moe(layer); });
+  }
   void unembed(std::span<float> logits) override;
   bool can_sample() const override { return first().can_sample(); }
   bool can_edit() const override { return first().can_edit(); }
@@ -226,6 +216,7 @@ class ParallelBackend final : public Backend {
  private:
   size_t count() const { return ranks_->backends.size(); }
   Backend& first() const { return *ranks_->backends[0]; }
+  void note(Call call) { step_->calls.push_back(std::move(call)); }
   bool on_host() const;
   // limit: seconds that a rank waits for another.
   std::unique_lock<std::mutex> post(Job job, double limit);
@@ -436,7 +427,7 @@ Status ParallelBackend::begin_step(const Batch& batch) {
 }
 
 void ParallelBackend::unembed(std::span<float> logits) {
-  step_->calls.push_back({Op::kUnembed});
+  note([](Backend& rank, auto given) { rank.unembed(given); });
   step_->logits.resize(logits.size());
   logits_ = logits;
 }

@@ -159,58 +159,43 @@ inline void prefetch_chunk(const PairTask& task, int64_t at) {
 }
 
 // Sources for the float tile: step(p, g, x, acc) adds group g of the contraction for one token; a pair's
-// group has kBytes.
-template <bool kFromMemory>
-struct F32Source {
-  using Plain = F32Source<false>;
+// group has kBytes. These widen weights to floats, a column at a time.
+template <template <bool> typename Source, bool kFromMemory, int kGroupBytes>
+struct ColumnSource {
+  using Plain = Source<false>;
   static constexpr bool kAsks = kFromMemory;
-  static constexpr int kGroup = 1, kBytes = 128;
+  static constexpr int kGroup = 1, kBytes = kGroupBytes;
   using X = float;
   const PairTask& task;
-  F16 words(int p, int64_t g) const { return load<F16>(task.data + (g * kPair + p) * 64); }
   static F16 step(F16 w, const float* x, F16 acc) { return fma(w, splat(*x), acc); }
 };
 template <bool kFromMemory>
-struct HalfSource {
-  using Plain = HalfSource<false>;
-  static constexpr bool kAsks = kFromMemory;
-  static constexpr int kGroup = 1, kBytes = 64;
-  using X = float;
-  const PairTask& task;
-  F16 words(int p, int64_t g) const { return widen_halves(task.data + (g * kPair + p) * 32); }
-  static F16 step(F16 w, const float* x, F16 acc) { return fma(w, splat(*x), acc); }
+struct F32Source : ColumnSource<F32Source, kFromMemory, 128> {
+  F16 words(int p, int64_t g) const { return load<F16>(this->task.data + (g * kPair + p) * 64); }
+};
+template <bool kFromMemory>
+struct HalfSource : ColumnSource<HalfSource, kFromMemory, 64> {
+  F16 words(int p, int64_t g) const { return widen_halves(this->task.data + (g * kPair + p) * 32); }
 };
 // The E8M0 scales of 16 rows, none of them 0 or 255 (pack.cpp).
 inline F16 block_scales(const PairTask& task, int p, int64_t b) {
   return as_float(widen_bytes(task.scales + (b * kPair + p) * 16) << 23);
 }
 template <bool kFromMemory>
-struct Mxfp8Source {
-  using Plain = Mxfp8Source<false>;
-  static constexpr bool kAsks = kFromMemory;
-  static constexpr int kGroup = 1, kBytes = 32;
-  using X = float;
-  const PairTask& task;
+struct Mxfp8Source : ColumnSource<Mxfp8Source, kFromMemory, 32> {
   F16 words(int p, int64_t g) const {
-    return widen_e4m3(task.data + (g * kPair + p) * 16) * block_scales(task, p, g / kBlock);
+    return widen_e4m3(this->task.data + (g * kPair + p) * 16) * block_scales(this->task, p, g / kBlock);
   }
-  static F16 step(F16 w, const float* x, F16 acc) { return fma(w, splat(*x), acc); }
 };
 // MXFP4 that meets F32: an element's nibble stands at the same place in all rows' words.
 template <bool kFromMemory>
-struct Mxfp4ValueSource {
-  using Plain = Mxfp4ValueSource<false>;
-  static constexpr bool kAsks = kFromMemory;
-  static constexpr int kGroup = 1, kBytes = 16;
-  using X = float;
-  const PairTask& task;
+struct Mxfp4ValueSource : ColumnSource<Mxfp4ValueSource, kFromMemory, 16> {
   F16 words(int p, int64_t g) const {
     const int64_t b = g / kBlock, j = g % 16 / 4;
     const int shift = static_cast<int>(g % 4 * 8 + g % kBlock / 16 * 4);
-    const I16 codes = load<I16>(task.data + group_at<kMxfp4Groups>(p, b, j)) >> shift;
-    return e2m1_values(codes) * block_scales(task, p, b);
+    const I16 codes = load<I16>(this->task.data + group_at<kMxfp4Groups>(p, b, j)) >> shift;
+    return e2m1_values(codes) * block_scales(this->task, p, b);
   }
-  static F16 step(F16 w, const float* x, F16 acc) { return fma(w, splat(*x), acc); }
 };
 template <bool kFromMemory>
 struct Bf16Source {

@@ -140,12 +140,14 @@ asio::awaitable<bool> Connection::receive_head() {
   co_return co_await not_received();
 }
 
-// The form of an error depends on the API and on the origin.
+// The form of an error depends on the API and on the origin; the log has the method and the path.
 void Connection::take_refused_head() {
   const std::string_view line = received().substr(0, received().find('\r'));
   const size_t target = std::min(line.find(' '), line.size());
   const std::string_view path = line.substr(target, line.find_first_of(" ?", target + 1) - target);
-  constexpr size_t kLongestPath = 256;
+  constexpr size_t kLongestMethod = 32, kLongestPath = 256;
+  if (target <= kLongestMethod && is_made_of(line.substr(0, target), ""))
+    request_.method = line.substr(0, target);
   const auto shows = [](unsigned char c) { return c >= ' ' && c < 0x7F; };
   if (path.starts_with(" /") && path.size() <= kLongestPath && std::ranges::all_of(path, shows))
     request_.path = path.substr(1);

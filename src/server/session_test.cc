@@ -8,6 +8,7 @@
 
 #include "base/descriptor.h"
 #include "base/sanitizer.h"
+#include "base/temporary_folder.h"
 #include "server/body.h"
 #include "server/http_client.h"
 #include "server/origin.h"
@@ -195,6 +196,26 @@ TEST_F(SessionTest, Targets) {
         talk({fmt::format("{} /v1/responses/input_tokens HTTP/1.1\r\n{}\r\n", method, kHost)});
     EXPECT_EQ(statuses_of(tokens), "405 ");
     EXPECT_NE(tokens.find("\r\nAllow: POST\r\n"), std::string::npos) << tokens;
+  }
+}
+
+TEST_F(SessionTest, TheLogNamesRequestsWhoseHeadIsRefused) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/log";
+  options_.log_requests = true;
+  app_ = app_without_model(options_);
+  ASSERT_TRUE(app_->log.open(path).ok());
+  const std::string methods[] = {"POST", "HEAD", "G\"T", std::string(32, 'A'), std::string(33, 'A')};
+  for (const std::string& method : methods)
+    talk({method + " /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"});
+  std::ifstream log(path);
+  for (const std::string& method : methods) {
+    std::string line;
+    std::getline(log, line);
+    const bool named = method.size() <= 32 && method != "G\"T";
+    const std::string want =
+        fmt::format(R"("method":"{}","path":"/health","status":400,)", named ? method : "");
+    EXPECT_NE(line.find(want), std::string::npos) << want << "\n" << line;
   }
 }
 

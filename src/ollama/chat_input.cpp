@@ -1,6 +1,5 @@
 #include "ollama/chat_input.h"
 
-#include <deque>
 #include <string>
 #include <utility>
 
@@ -51,10 +50,7 @@ class MessageReader {
     RETURN_IF_ERROR(text::check_strings(function, {"name"}));
     if (!arguments.is_null() && !arguments.is_object() && !arguments.is_string())
       return invalid("a call's arguments are not an object");
-    const std::string id = string_or(json, "id", "");
-    const std::string name = string_or(function, "name", "");
-    open_.emplace_back(id, name);
-    return builder_.add_call(id, name,
+    return builder_.add_call(string_or(json, "id", ""), string_or(function, "name", ""),
                              arguments.is_string() ? arguments.get<std::string>()
                              : arguments.is_null() ? "{}"
                                                    : text::compact_json(arguments));
@@ -62,15 +58,11 @@ class MessageReader {
   Status result(const Json& json, std::string text) {
     const std::string id = string_or(json, "tool_call_id", "");
     std::string name = string_or(json, "tool_name", string_or(json, "name", ""));
-    if (name.empty() && id.empty() && !open_.empty()) {
-      name = open_.front().second;
-      open_.pop_front();
-    }
+    if (name.empty() && id.empty()) name = builder_.first_open();
     return builder_.add({.role = "tool", .name = std::move(name), .text = std::move(text)}, id);
   }
 
   ConversationBuilder builder_;
-  std::deque<std::pair<std::string, std::string>> open_;  // calls without a result: id and name
 };
 
 }  // namespace

@@ -47,6 +47,30 @@ TEST(ChatHistory, FunctionsAreToolsInOlderWords) {
             want);
 }
 
+// Some servers and clients leave the ids out, or give all calls the same.
+TEST(ChatHistory, ResultsOfCallsThatTheirIdsDoNotTellApart) {
+  const auto call = [](const char* name, const char* id) {
+    return fmt::format(R"({{{}"type": "function", "function": {{"name": "{}", "arguments": "{{}}"}}}})", id,
+                       name);
+  };
+  const auto history = [&](const char* id, const char* result) {
+    return fmt::format(R"({{"role": "assistant", "content": null, "tool_calls": [{}, {}]}},
+                          {{"role": "tool", {}"content": "1"}}, {{"role": "tool", {}"content": "2"}})",
+                       call("f", id), call("g", id), result, result);
+  };
+  for (const std::string& messages :
+       {history("", ""), history(R"("id": "c", )", R"("tool_call_id": "c", )")}) {
+    const std::string prompt = prompt_of_messages(messages);
+    for (const char* told : {"functions.f to=assistant<|channel|>commentary<|message|>1<|end|>",
+                             "functions.g to=assistant<|channel|>commentary<|message|>2<|end|>"})
+      EXPECT_NE(prompt.find(told), std::string::npos) << told << "\n" << prompt;
+  }
+  // Nobody knows whose result it is.
+  const std::string late = R"({"messages": [{"role": "assistant", "tool_calls": [)" + call("f", "") +
+                           R"(]}, {"role": "user", "content": "Stop."}, {"role": "tool", "content": "1"}]})";
+  EXPECT_TRUE(error_of(prepare_chat(late, service())).message.starts_with("messages: message 2: "));
+}
+
 TEST(ChatHistory, CustomCallsAreCallsWithText) {
   const std::string prompt = prompt_of_messages(
       R"({"role": "assistant", "content": "Let me.", "tool_calls": [

@@ -1,11 +1,14 @@
 #include "text/conversation_builder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 
 namespace moesaic {
 namespace {
+
+constexpr size_t kMostOpen = 512;  // calls whose results are awaited: each result looks through them
 
 std::string qualified(const std::string& function) {
   return function.starts_with("functions.") ? function : "functions." + function;
@@ -23,6 +26,7 @@ Status ConversationBuilder::add(Message message, const std::string& call_id) {
   if (message.role != "user" && message.role != "assistant")
     return invalid("role '{}' is none of system, developer, user, assistant, tool",
                    message.role.substr(0, 40));
+  if (message.role == "user") open_.clear();
   if (message.role == "assistant" && message.channel.empty())
     message.channel = message.recipient.empty() ? "final" : "commentary";
   push(std::move(message));
@@ -59,17 +63,31 @@ Status ConversationBuilder::add_custom_call(const std::string& id, const std::st
 
 Status ConversationBuilder::push_call(const std::string& id, const std::string& name, Message message) {
   if (name.empty()) return invalid("a tool call has no name");
-  tool_of_call_[id] = message.recipient = qualified(name);
+  message.recipient = qualified(name);
+  if (!id.empty()) tool_of_call_[id] = message.recipient;
+  open_.push_back({id, message.recipient});
+  if (open_.size() > kMostOpen) open_.pop_front();
   message.role = "assistant";
   message.channel = "commentary";
   push(std::move(message));
   return {};
 }
 
+bool ConversationBuilder::has_call(const std::string& id) const {
+  return tool_of_call_.contains(id) || std::ranges::count(open_, id, &OpenCall::id) > 0;
+}
+
 Status ConversationBuilder::add_tool_result(Message message, const std::string& call_id) {
-  const auto call = tool_of_call_.find(call_id);
-  const bool counts = !call_id.empty() || message.name.empty();  // calls without an id are all one here
-  if (counts && call != tool_of_call_.end()) message.name = call->second;
+  const auto known = tool_of_call_.find(call_id);
+  const bool by_name = known == tool_of_call_.end() && !message.name.empty();
+  const auto call = by_name ? std::ranges::find(open_, qualified(message.name), &OpenCall::tool)
+                            : std::ranges::find(open_, call_id, &OpenCall::id);
+  if (!by_name && call != open_.end()) {
+    message.name = call->tool;
+  } else if (known != tool_of_call_.end()) {
+    message.name = known->second;
+  }
+  if (call != open_.end()) open_.erase(call);
   if (message.name.empty())
     return invalid("a tool message needs a name, or the tool_call_id of an earlier call");
   if (message.name.find('.') == std::string::npos) message.name = qualified(message.name);

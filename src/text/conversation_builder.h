@@ -2,6 +2,7 @@
 // without one belongs to, what a call and its result look like.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <string>
 #include <string_view>
@@ -21,7 +22,8 @@ class ConversationBuilder {
 
   // A message of any role. The leading system and developer messages become the conversation's instructions.
   // An assistant's message without a channel is its final answer. A tool's result has the name that the call
-  // with its call_id has, else its own. Fails on unknown roles and on results of unknown tools.
+  // with its call_id has, else its own. One without both is of the first open call without an id. Fails on
+  // unknown roles and on results of unknown tools.
   Status add(Message message, const std::string& call_id = {});
   void add_reasoning(std::string text);
   // A call of a function, with or without "functions." before its name. arguments: JSON.
@@ -29,8 +31,10 @@ class ConversationBuilder {
   // The same of a tool that takes text.
   Status add_custom_call(const std::string& id, const std::string& tool, std::string input);
 
-  // True if a call with this id was added.
-  bool has_call(const std::string& id) const { return tool_of_call_.contains(id); }
+  // True if add() knows the tool of a result that has this id and no name.
+  bool has_call(const std::string& id) const;
+  // The name of the first call that has no result yet; empty: there is none.
+  std::string first_open() const { return open_.empty() ? "" : open_.front().tool; }
 
  private:
   void add_instructions(Message message);
@@ -38,8 +42,13 @@ class ConversationBuilder {
   Status add_tool_result(Message message, const std::string& call_id);
   void push(Message message) { conversation_.messages.push_back(std::move(message)); }
 
+  struct OpenCall {
+    std::string id, tool;
+  };
+
   Conversation& conversation_;
-  std::map<std::string, std::string> tool_of_call_;
+  std::map<std::string, std::string> tool_of_call_;  // by the id, which is not empty
+  std::deque<OpenCall> open_;  // since the last user's message, without a result so far; the last of them
 };
 
 // The last message, the assistant's, has not ended: with its text, or where that is empty with the thought

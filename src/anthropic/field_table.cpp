@@ -15,6 +15,20 @@ constexpr KnownField kThinking[] = {
 };
 constexpr FieldTable kThinkingMembers{{{{"`thinking`", kThinking}}}};
 
+constexpr KnownField kTool[] = {
+    {"name"},
+    {"description"},
+    {"input_schema"},
+    {"input_examples"},
+    {"strict"},
+    {"type"},
+    {"cache_control", kIgnored},
+    {"defer_loading", kIgnored},
+    {"allowed_callers", kIgnored},
+    {"eager_input_streaming", kIgnored},
+};
+constexpr FieldTable kToolMembers{{{{"`tools`", kTool}}}, "custom"};
+
 constexpr KnownField kToolChoice[] = {
     {"type"},
     {"name"},
@@ -42,7 +56,7 @@ constexpr KnownField kMessages[] = {
     {"temperature"},
     {"top_p"},
     {"top_k"},
-    {"tools"},
+    {"tools", kRead, {}, {}, &kToolMembers},
     {"tool_choice", kRead, {}, {}, &kToolChoiceMembers},
     {"thinking", kRead, {}, {}, &kThinkingMembers},
     {"output_config", kRead, {}, {}, &kOutputConfigMembers},

@@ -51,6 +51,16 @@ void read_sampling(Fields& fields, const Service& service, SamplingParams& sampl
   if (!inner.ok()) fields.refuse(*inner.refusal());
 }
 
+// A tool's description, and its examples behind it.
+Result<std::string> description_of(const Json& tool) {
+  std::string text = string_or(tool, "description", "");
+  const Json& examples = text::member(tool, "input_examples");
+  if (!examples.is_null() && !examples.is_array()) return invalid("input_examples is not an array");
+  for (const Json& example : examples)
+    text += (text.empty() ? "" : "\n") + fmt::format("Example: {}", text::compact_json(example));
+  return text;
+}
+
 // Anthropic's tools and choice in OpenAI's shape, which read_tools knows.
 Json function_of(Fields& fields, const Json& tool, size_t index) {
   const Status strings = tool.is_object() ? text::check_strings(tool, {"type", "name", "description"})
@@ -66,8 +76,12 @@ Json function_of(Fields& fields, const Json& tool, size_t index) {
                               index, type.substr(0, 40)));
     return {};
   }
-  Json function = {{"name", string_or(tool, "name", "")},
-                   {"description", string_or(tool, "description", "")}};
+  const Result<std::string> description = description_of(tool);
+  if (!description.ok()) {
+    fields.refuse("tools", fmt::format("tool {}: {}", index, description.status().message()));
+    return {};
+  }
+  Json function = {{"name", string_or(tool, "name", "")}, {"description", description.value()}};
   if (tool.contains("input_schema")) function["parameters"] = tool["input_schema"];
   if (tool.contains("strict")) function["strict"] = tool["strict"];
   return {{"type", "function"}, {"function", std::move(function)}};

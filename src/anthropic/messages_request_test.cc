@@ -7,6 +7,7 @@
 #include "anthropic/messages_cases.h"
 #include "openai/call_cases.h"
 #include "openai/field_rows.h"
+#include "openai/tool_choice.h"
 
 namespace moesaic::anthropic {
 namespace {
@@ -60,6 +61,44 @@ TEST(Messages, CallsWithoutInputAndResultsThatNameATool) {
     EXPECT_TRUE(contains(prompt, "<|message|>get_wind<|end|>")) << prompt;
   }
   EXPECT_EQ(error_of(asked(R"(, "input": [1])")).param, "messages");
+}
+
+// The answer's own call, as a client that keeps its text sends it.
+TEST(Messages, AnAnswersCallComesBackDigitForDigit) {
+  const std::string deep = std::string(R"({"a":)") + std::string(57, '[') + std::string(57, ']') + "}";
+  for (const std::string& text :
+       {std::string(R"({"n":123456789012345678901234567890,"x":-0.1234567890123456789})"), deep}) {
+    ASSERT_EQ(openai::dump(openai::arguments_object(text)), text);
+    const std::string prompt =
+        prompt_of(ask(R"([{"role": "user", "content": "Weather?"}, {"role": "assistant",
+        "content": [{"type": "tool_use", "id": "t", "name": "get_weather", "input": )" +
+                      text + R"(}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "21"}]}])"));
+    EXPECT_TRUE(contains(prompt, text + "<|call|>")) << prompt;
+  }
+}
+
+TEST(Messages, MembersOfToolsAreLookedAt) {
+  const auto with = [](const std::string& more) {
+    return ask(
+        kHi,
+        R"("tools": [{"name": "get_weather", "description": "Gets it.", "input_schema": {"type": "object"},
+        "cache_control": {"type": "ephemeral"}, "eager_input_streaming": true, "defer_loading": false,
+        "allowed_callers": ["direct"], )" +
+            more + "}]");
+  };
+  for (const char* type : {"", R"("type": "custom", )"})
+    EXPECT_EQ(prepared(with(type + std::string(R"("stict": true)"))).unknown.header(),
+              "tools.stict;nearest=\"strict\"");
+  const std::string prompt =
+      prompt_of(with(R"("input_examples": [{"city": "Oslo", "day": 12345678901234567890123}, {}])"));
+  EXPECT_TRUE(contains(prompt,
+                       "// Gets it.\n// Example: {\"city\":\"Oslo\",\"day\":12345678901234567890123}\n"
+                       "// Example: {}\ntype get_weather = "))
+      << prompt;
+  EXPECT_EQ(prompt_of(with(R"("input_examples": [])")), prompt_of(with(R"("strict": null)")));
+  EXPECT_EQ(error_of(with(R"("input_examples": {"city": "Oslo"})")).message,
+            "tools: tool 0: input_examples is not an array");
 }
 
 TEST(Messages, ThePromptNamesTheModelAsItsTemplateDoes) {

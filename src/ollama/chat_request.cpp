@@ -49,14 +49,14 @@ bool is_duration(std::string_view text) {
 // The model stays loaded, whatever is asked for. But as with Ollama, it must mean something.
 void check_keep_alive(Fields& fields) {
   const Json* given = fields.find("keep_alive");
-  if (given == nullptr || given->is_number()) return;
+  if (given == nullptr || text::double_of(*given)) return;
   if (!given->is_string() || !is_duration(given->get_ref<const std::string&>()))
     fields.refuse("keep_alive", "must be seconds, or a duration such as \"5m\"");
 }
 
 // Without an effect here. But as with Ollama, one with a wrong type is an error.
 void check_ignored_option(Fields& fields, const std::string& name, const Json& value) {
-  if (!value.is_number() && !value.is_boolean() && !value.is_null())
+  if (!text::double_of(value) && !value.is_boolean() && !value.is_null())
     fields.refuse("options", fmt::format("{}: must be a number, true or false", name));
 }
 

@@ -56,11 +56,6 @@ std::span<const KnownField> common_fields() {
   return fields;
 }
 
-constexpr KnownField kChat[] = {
-    {"messages"},
-    {"tools"},
-};
-
 constexpr KnownField kGenerate[] = {
     {"prompt"},
     {"system"},
@@ -94,8 +89,12 @@ const FieldPart& misplaced_options() {
 }  // namespace
 
 const FieldTable& chat_fields() {
+  static const KnownField chat[] = {
+      {"messages"},
+      {"tools", kRead, {}, {}, &openai::tool_fields()},
+  };
   static const FieldTable table{
-      {{{"/api/chat", kChat}, {"both", common_fields()}, misplaced_options(), openai::fields_elsewhere()}}};
+      {{{"/api/chat", chat}, {"both", common_fields()}, misplaced_options(), openai::fields_elsewhere()}}};
   return table;
 }
 

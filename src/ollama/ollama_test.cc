@@ -12,7 +12,9 @@
 #include "ollama/model_list.h"
 #include "openai/field_rows.h"
 #include "openai/fields.h"
+#include "openai/spliced_json.h"
 #include "openai/stream_lines.h"
+#include "openai/tool_choice.h"
 
 namespace moesaic::ollama {
 namespace {
@@ -77,6 +79,52 @@ TEST(OllamaRequest, AResultWithoutANameIsOfTheNextCall) {
       {"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}])");
   EXPECT_TRUE(contains(prompt, "functions.f to=assistant<|channel|>commentary<|message|>1")) << prompt;
   EXPECT_TRUE(contains(prompt, "functions.g to=assistant<|channel|>commentary<|message|>2")) << prompt;
+}
+
+TEST(OllamaRequest, AResultWithoutANameIsOfNoCallThatIsOver) {
+  const auto call = [](const char* name) {
+    return fmt::format(
+        R"({{"role": "assistant", "content": "", "tool_calls": [{{"id": "{0}", "function": {{"name": "{0}", "arguments": {{}}}}}}]}})",
+        name);
+  };
+  // Interrupted, or with a result that has a name or an id.
+  for (const char* over :
+       {R"({"role": "user", "content": "Stop."})", R"({"role": "tool", "content": "1", "tool_name": "f"})",
+        R"({"role": "tool", "content": "1", "tool_call_id": "f"})",
+        R"({"role": "tool", "content": "1", "tool_call_id": "call_7", "name": "f"})"}) {
+    const std::string prompt =
+        prompt_of(prepare_chat, fmt::format(R"("messages": [{{"role": "user", "content": "Go."}}, {}, {}, {},
+                                               {{"role": "tool", "content": "2"}}])",
+                                            call("f"), over, call("g")));
+    EXPECT_TRUE(contains(prompt, "functions.g to=assistant<|channel|>commentary<|message|>2")) << prompt;
+  }
+}
+
+// The answer's own calls, as a client that keeps their text sends them.
+TEST(OllamaRequest, AnAnswersCallsComeBackDigitForDigit) {
+  const auto nested = [](int levels) {
+    std::string json = "1";
+    for (int i = 0; i < levels; ++i) json = "{\"a\":" + json + "}";
+    return json;
+  };
+  for (const std::string& text :
+       {std::string(R"({"n":123456789012345678901234567890,"x":[0.1234567890123456789]})"), nested(58),
+        nested(59), nested(70)}) {
+    const std::string arguments = openai::dump(openai::arguments_object(text));
+    const std::string prompt = prompt_of(prepare_chat, fmt::format(R"("messages": [{{"role": "assistant",
+        "content": "", "tool_calls": [{{"function": {{"name": "f", "arguments": {}}}}}]}},
+        {{"role": "tool", "content": "2"}}])",
+                                                                   arguments));
+    EXPECT_TRUE(contains(prompt, arguments + "<|call|>")) << prompt;
+    EXPECT_EQ(arguments == text, text.size() < 59 * 6) << text;
+  }
+}
+
+TEST(OllamaRequest, MembersOfToolsAreLookedAt) {
+  EXPECT_EQ(prepared(prepare_chat, std::string(kHi) + R"(, "tools": [{"type": "function", "function":
+      {"name": "f", "descripton": "Does it.", "parameters": {}}}])")
+                .unknown.header(),
+            "tools.function.descripton;nearest=\"description\"");
 }
 
 TEST(OllamaRequest, Options) {

@@ -1,4 +1,4 @@
-// The tables of known_fields.h. Sources, as of November 2026: OpenAI's API as openai-python 3.54 has it, vLLM
+// The tables of known_fields.h. Sources, as of November 2026: OpenAI's API as openai-python 3.57 has it, vLLM
 // 0.25's ChatCompletionRequest, CompletionRequest and ResponsesRequest, llama.cpp's tools/server; SGLang's
 // and OpenRouter's fields where clients send them.
 #include <algorithm>
@@ -51,11 +51,19 @@ constexpr KnownField kReasoning[] = {
     {"enabled"},
     {"summary", kIgnored},
     {"generate_summary", kIgnored},
-    {"context", kIgnored},
+    {"context", kRefused, R"(["auto", "current_turn"])", "earlier turns are in the prompt without reasoning"},
     {"mode", kRefused, R"(["standard"])", "use reasoning.effort"},
     {"max_tokens"},
 };
 constexpr FieldTable kReasoningMembers{{{{"`reasoning`", kReasoning}}}};
+
+constexpr KnownField kPromptCache[] = {
+    {"mode", kIgnored},
+    {"ttl", kIgnored},
+    {"comparison_response_id", kIgnored},
+    {"prewarm", kRefused, kFalse, "ask for one token: the prompt is cached then"},
+};
+constexpr FieldTable kPromptCacheMembers{{{{"`prompt_cache_options`", kPromptCache}}}};
 
 constexpr KnownField kTemplate[] = {
     {"reasoning_effort"},
@@ -149,6 +157,7 @@ constexpr KnownField kCommon[] = {
     {"thinking_budget", kRead, "[-1]"},
     {"reasoning_budget", kRead, "[-1]"},
     {"reasoning_budget_tokens", kRead, "[-1]"},
+    {"prompt_cache_options", kIgnored, {}, {}, &kPromptCacheMembers},
     // Samplers that are not here.
     {"mirostat", kRefused, "[0]", "use top_p or min_p"},
     {"typical_p", kRefused, "[1]", "use top_p or min_p"},
@@ -218,8 +227,8 @@ constexpr KnownField kCommon[] = {
 
 // These name the user and the priority, or (from mirostat_tau on) are without effect unless the field that
 // switches them on is there, and that one is refused: none of them changes an answer.
-constexpr auto kCommonIgnored = ignored<49>(
-    "user safety_identifier prompt_cache_key prompt_cache_options prompt_cache_retention service_tier "
+constexpr auto kCommonIgnored = ignored<48>(
+    "user safety_identifier prompt_cache_key prompt_cache_retention service_tier "
     "store priority request_id session_id stream_interval sse_ping_interval timings_per_token verbose "
     "id_slot n_cache_reuse n_keep n_discard backend_sampling reasoning_control rid keep_alive provider "
     "usage guided_decoding_backend add_special_tokens spaces_between_special_tokens truncation_side "
@@ -322,6 +331,7 @@ constexpr KnownField kResponses[] = {
     {"image", kIgnored},
     {"background_options", kIgnored},
     {"n", kRefused, "[1]", "one response is made for each request"},
+    {"generate", kRefused, kTrue, "ask for one token: the prompt is cached then"},
     {"background", kRefused, kFalse, "responses are made at once; use stream"},
     {"previous_response", kRefused, {}, "send the conversation's items as input"},
     {"previous_input_messages", kRefused, kEmpty, "send the conversation's items as input"},
@@ -461,6 +471,8 @@ const FieldTable& detokenize_fields() {
   static constexpr FieldTable kTable{{{kDetokenizePart}}};
   return kTable;
 }
+
+const FieldTable& tool_fields() { return kToolMembers; }
 
 std::vector<const FieldTable*> all_field_tables() {
   std::vector<const FieldTable*> tables;

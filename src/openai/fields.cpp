@@ -8,7 +8,8 @@ namespace moesaic::openai {
 namespace {
 
 bool is_fraction(const Json& value) {
-  return value.is_number_float() && value.get<double>() != std::trunc(value.get<double>());
+  const double number = text::double_of(value).value_or(0);
+  return number != std::trunc(number);
 }
 
 }  // namespace
@@ -16,10 +17,10 @@ bool is_fraction(const Json& value) {
 std::optional<int64_t> whole_number(const Json& value) {
   if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) return {};
   if (value.is_number_integer()) return value.get<int64_t>();
-  if (!value.is_number_float() || is_fraction(value)) return {};
-  const auto number = value.get<double>();
-  if (!(number > -0x1p63 && number < 0x1p63)) return {};  // numbers below -2^63 read as -2^63
-  return static_cast<int64_t>(number);
+  const std::optional<double> number = text::double_of(value);
+  if (!number || is_fraction(value)) return {};
+  if (!(*number > -0x1p63 && *number < 0x1p63)) return {};  // numbers below -2^63 read as -2^63
+  return static_cast<int64_t>(*number);
 }
 
 std::optional<int32_t> token_id(const Json& value, int vocab) {
@@ -58,18 +59,18 @@ void Fields::read(const char* key, std::string& value) {
 void Fields::number(const char* key, double& value, double least, double most) {
   const Json* member = find(key);
   if (member == nullptr) return;
-  if (!member->is_number()) return refuse(key, "must be a number");
-  const auto given = member->get<double>();
-  if (!(given >= least && given <= most))
+  const std::optional<double> given = text::double_of(*member);
+  if (!given) return refuse(key, "must be a number");
+  if (!(*given >= least && *given <= most))
     return refuse(key, fmt::format("must be between {} and {}", least, most));
-  value = given;
+  value = *given;
 }
 
 void Fields::integer(const char* key, int64_t& value, int64_t least, int64_t most) {
   const Json* member = find(key);
   if (member == nullptr) return;
   const std::optional<int64_t> given = whole_number(*member);
-  if (!given && !member->is_number()) return refuse(key, "must be an integer");
+  if (!given && !text::double_of(*member)) return refuse(key, "must be an integer");
   if (!given && is_fraction(*member)) return refuse(key, "must be an integer");
   if (!given || *given < least || *given > most)
     return refuse(key, fmt::format("must be between {} and {}", least, most));

@@ -12,19 +12,8 @@
 
 namespace moesaic::openai {
 
-namespace {
-
-// Bounds and constants of schemas are exact, so no number may be another one when it has been read.
-Result<Json> parse_exactly(std::string_view json, const std::string& name) {
-  ASSIGN_OR_RETURN(Json parsed, text::parse_ordered_json(json, name));
-  if (!text::has_exact_integers(json)) return invalid("{}: an integer has more than 64 bits", name);
-  return parsed;
-}
-
-}  // namespace
-
 Result<Json> parse_object(std::string_view body) {
-  ASSIGN_OR_RETURN(Json root, parse_exactly(body, "the request's body"));
+  ASSIGN_OR_RETURN(Json root, text::parse_exact_json(body, "the request's body"));
   if (!root.is_object()) return invalid("the request's body is not a JSON object");
   return root;
 }
@@ -103,6 +92,8 @@ void take_form(Fields& fields, const char* key, AnswerFormat given, ResponseForm
 void set_form(Fields& fields, const char* key, const Json& schema, ResponseFormat format, AnswerForm& form) {
   if (!schema.is_object() && !schema.is_boolean())
     return fields.refuse(key, "a JSON schema is an object, true or false");
+  if (text::has_long_integer(schema))
+    return fields.refuse(key, "the schema has an integer of more than 64 bits");
   take_form(fields, key, AnswerFormat{.json_schema = dump(schema)}, std::move(format), form);
 }
 
@@ -118,7 +109,7 @@ void set_schema(Fields& fields, const char* key, const Json& schema, AnswerForm&
 void set_schema(Fields& fields, const char* key, const Json* schema, AnswerForm& form) {
   if (schema == nullptr || schema->is_null()) return;
   if (!schema->is_string()) return set_schema(fields, key, *schema, form);
-  const Result<Json> parsed = parse_exactly(schema->get_ref<const std::string&>(), "the schema");
+  const Result<Json> parsed = text::parse_exact_json(schema->get_ref<const std::string&>(), "the schema");
   if (!parsed.ok()) return fields.refuse(key, parsed.status().message());
   set_schema(fields, key, parsed.value(), form);
 }

@@ -70,13 +70,14 @@ class Check {
  private:
   static std::string root_of(const std::string& path) { return path.substr(0, path.find('.')); }
 
-  // The arrays are of tools, of which only functions have members that count.
+  // The arrays are of tools, of which only the client's own have members that count.
   void members(const Json& value, const FieldTable& table, const std::string& path) {
     if (value.is_object()) object(value, table, path);
     if (!value.is_array()) return;
     for (size_t i = 0; i < std::min(value.size(), kMostItems); ++i) {
-      const bool function = text::string_or(value[i], "type", "function") == "function";
-      if (value[i].is_object() && function) object(value[i], table, path);
+      const std::string type(table.type);
+      if (value[i].is_object() && text::string_or(value[i], "type", type) == type)
+        object(value[i], table, path);
     }
   }
 

@@ -54,6 +54,8 @@ struct FieldPart {
 // The fields of one object; of two with one name the first counts.
 struct FieldTable {
   std::array<FieldPart, 5> parts;
+  // Objects of an array that have another type are not looked at.
+  std::string_view type = "function";
 
   const KnownField* find(std::string_view name) const;
   // The known name that looks most like it; empty where none does.
@@ -69,6 +71,7 @@ const FieldTable& completion_fields();
 const FieldTable& responses_fields();
 const FieldTable& tokenize_fields();  // and apply-template
 const FieldTable& detokenize_fields();
+const FieldTable& tool_fields();  // members of each of `tools`
 // All of them with the tables of their members, each once.
 std::vector<const FieldTable*> all_field_tables();
 

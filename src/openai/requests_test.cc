@@ -310,6 +310,38 @@ TEST(Requests, LogitBiasInBothShapes) {
 constexpr const char* kTwoTools = R"("tools": [{"type": "function", "function": {"name": "f"}},
                                                {"type": "function", "name": "g"}, {"type": "web_search"}])";
 
+TEST(Requests, OnlyFunctionsCanBeRequired) {
+  for (const char* tools : {R"([{"type": "custom", "custom": {"name": "f"}}])", "[]"})
+    EXPECT_EQ(error_of(chat(std::string(R"("tool_choice": "required", "tools": )") + tools)).message,
+              "tool_choice: required, but there are no tools of type function, and others cannot be called");
+}
+
+// Numbers of enforced schemas are exact; others are passed on as they came.
+TEST(Requests, NumbersThatADoubleDoesNotHold) {
+  constexpr const char* kLong = "340282366920938463463374607431768211455";
+  const auto tool = [&](const char* strict) {
+    return fmt::format(
+        R"("tools": [{{"type": "function", "function": {{"name": "f", "strict": {}, "parameters":
+        {{"type": "object", "properties": {{"n": {{"type": "integer", "maximum": {}, "default": {}}}}}}}}}}}])",
+        strict, kLong, kLong);
+  };
+  for (const auto& make : {chat, response}) {
+    EXPECT_EQ(prompt_of(make(fmt::format(R"("metadata": {{"trace": {}}})", kLong))), prompt_of(make("")));
+    const std::string prompt = prompt_of(make(tool("false")));
+    EXPECT_NE(prompt.find(std::string("default: ") + kLong), std::string::npos) << prompt;
+    EXPECT_EQ(error_of(make(tool("true"))).message,
+              "the parameters of 'f' are enforced, and an integer in them has more than 64 bits");
+    EXPECT_EQ(error_of(make(tool("false") + R"(, "tool_choice": "required")")).param, "tools");
+    EXPECT_EQ(error_of(make(fmt::format(R"("guided_json": "{{\"maximum\": {}}}")", kLong))).message,
+              "guided_json: the schema has an integer of more than 64 bits");
+    EXPECT_EQ(error_of(make(fmt::format(R"("json_schema": {{"const": [{}]}})", kLong))).param, "json_schema");
+    EXPECT_EQ(error_of(make(fmt::format(R"("seed": {})", kLong))).param, "seed");
+    EXPECT_EQ(sampling_of(make(R"("temperature": 0.69999998807907104492)")).temperature, double{0.7F});
+    EXPECT_EQ(sampling_of(make(R"("top_k": 4.00000000000000000000001)")).top_k, 4);
+    EXPECT_EQ(sampling_of(make(R"("logit_bias": {"7": 0.69999998807907104492})")).logit_bias.at(7), 0.7F);
+  }
+}
+
 TEST(Requests, AllowedTools) {
   const auto prepared = [](const std::string& choice) {
     return prepared_of(chat(std::string(kTwoTools) + R"(, "tool_choice": )" + choice));

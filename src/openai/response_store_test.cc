@@ -98,6 +98,17 @@ TEST(ResponseStore, APreviousResponseIsPutBeforeTheInput) {
             prompt_of(prepare_response(whole, service())));
 }
 
+TEST(ResponseStore, ItemsComeBackDigitForDigit) {
+  ResponseStore store(10, 1'000'000);
+  const std::string items =
+      R"({"type": "shell_call", "call_id": "c", "action": {"n": 123456789012345678901234}},
+      {"type": "shell_call_output", "call_id": "c", "output": "a"})";
+  const std::string first = answered(storing(store), R"({"input": [)" + items + "]}");
+  const std::string prompt = prompt_of(
+      prepare_response(R"({"input": "hi", "previous_response_id": ")" + first + "\"}", storing(store)));
+  EXPECT_NE(prompt.find(R"({"n":123456789012345678901234})"), std::string::npos) << prompt;
+}
+
 TEST(ResponseStore, ErrorsCountTheRequestsOwnItems) {
   ResponseStore store(10, 1'000'000);
   const std::string first = answered(storing(store), R"({"input": "hi"})");

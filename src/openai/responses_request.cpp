@@ -144,11 +144,11 @@ Refusal add_stored(Json& root, size_t& first, const Service& service) {
   if (bytes > service.most_stored) return ApiError{.needs_bytes = bytes};
   Json own = items_of(root);
   if (!own.is_array()) return {};  // refused as any other wrong input
-  Json items = found.previous ? Json::parse(found.previous->items) : Json::array();
+  Json items = found.previous ? text::exact_json(found.previous->items) : Json::array();
   first = items.size();
   for (size_t i = 0; i < own.size(); ++i) {
     const bool stored = i < found.items.size() && found.items[i];
-    items.push_back(stored ? Json::parse(found.items[i]->json) : std::move(own[i]));
+    items.push_back(stored ? text::exact_json(found.items[i]->json) : std::move(own[i]));
   }
   root["input"] = std::move(items);
   return {};

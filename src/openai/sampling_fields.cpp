@@ -16,7 +16,6 @@ constexpr int kMaxTopK = 1 << 20;
 constexpr size_t kMaxStopTokens = 256, kMaxAllowedTokens = 1 << 18, kMaxBiases = 1024;
 constexpr size_t kMaxBadWords = 128, kMaxBadWordBytes = 128;
 constexpr float kNever = -1e4F;   // a bias
-constexpr int32_t kNoToken = -1;  // as the only stop token: none
 constexpr int64_t kAnySeed = -1;  // as llama.cpp, Ollama and vLLM have it
 
 uint64_t random_number() {
@@ -27,8 +26,9 @@ uint64_t random_number() {
 // A number, or llama.cpp's false for a token that is never wanted.
 std::optional<float> bias_of(const Json& value) {
   if (value == false) return kNever;
-  if (!value.is_number() || !(value.get<double>() >= -100 && value.get<double>() <= 100)) return {};
-  return value.get<float>();
+  const std::optional<double> bias = text::double_of(value);
+  if (!bias || !(*bias >= -100 && *bias <= 100)) return {};
+  return static_cast<float>(*bias);
 }
 
 // name: the token's, in an error.

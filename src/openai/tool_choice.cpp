@@ -6,6 +6,7 @@
 #include <array>
 #include <string_view>
 
+#include "base/error.h"
 #include "openai/sampling_fields.h"
 #include "openai/spliced_json.h"
 #include "text/conversation_builder.h"
@@ -17,6 +18,8 @@ namespace {
 
 constexpr size_t kMaxTools = 512;
 constexpr size_t kMaxNameBytes = 128;
+// Arguments come back in a request, with up to six objects and arrays around them.
+constexpr size_t kMostArgumentsDepth = text::kMaxJsonDepth - 6;
 constexpr std::string_view kFunctions = "functions.";
 
 // {function: {name, ...}}, or the function itself.
@@ -151,7 +154,8 @@ void read_choice(Fields& fields, Tools& tools) {
                          "\"allowed_tools\", ...}");
   }
   if (tools.choice == Choice::kRequired && tools.functions.empty())
-    fields.refuse("tool_choice", "required, but there are no tools");
+    fields.refuse("tool_choice",
+                  "required, but there are no tools of type function, and others cannot be called");
 }
 
 // Keywords beside which an object without `properties` may have members.
@@ -264,7 +268,7 @@ std::string arguments_text(const std::string& text) {
 
 Json arguments_object(const std::string& text) {
   std::string json = arguments_text(text);
-  const Result<Json> read = text::parse_ordered_json(json, "arguments");
+  const Result<Json> read = text::parse_exact_json(json, "arguments", kMostArgumentsDepth);
   if (!read.ok() || !read.value().is_object()) return Json{{"arguments", text}};
   if (!Json::accept(json)) return read.value();  // an escape of half a surrogate pair is mended
   std::erase_if(json, [](char c) { return c == '\n' || c == '\r' || c == '\t'; });  // only between values
@@ -310,7 +314,13 @@ std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const Answe
   for (const auto& [name, tool, strict] : tools.functions) {
     if (!tools.may_call(tool.name)) continue;
     held = held || strict;
-    format.functions.push_back({tool.name, strict || tools.must_call() ? schema_of(tool) : ""});
+    const bool enforced = strict || tools.must_call();
+    if (enforced && !tool.parameters.empty() && text::has_long_integer(tool.parameters.parsed()->value))
+      return api_error(
+          invalid("the parameters of '{}' are enforced, and an integer in them has more than 64 bits",
+                  tool.name),
+          "tools");
+    format.functions.push_back({tool.name, enforced ? schema_of(tool) : ""});
   }
   if (!held) return AnswerGrammar();
   std::optional<Result<AnswerGrammar>> grammar = compiled(format, service);

@@ -96,10 +96,11 @@ Status add_tools(const OrderedJson& list, Conversation& conversation) {
     if (!parameters.is_null() && !parameters.is_object())
       return invalid("tool {}: parameters is not an object", conversation.tools.size());
     if (parameters.is_object()) {
-      if (text::compact_json(parameters).size() > kMaxParametersBytes)
+      const std::string schema = text::compact_json(parameters);
+      if (schema.size() > kMaxParametersBytes)
         return invalid("parameters of tool '{}': more than {} bytes", tool.name.substr(0, 80),
                        kMaxParametersBytes);
-      tool.parameters = text::json_schema(parameters);
+      ASSIGN_OR_RETURN(tool.parameters, JsonSchema::parse(schema, "parameters"));
     }
     conversation.tools.push_back(std::move(tool));
   }
@@ -192,7 +193,7 @@ Status read_messages(const OrderedJson& list, const std::string& name, Conversat
 }
 
 Result<Conversation> conversation_from_json(std::string_view json, const std::string& name) {
-  ASSIGN_OR_RETURN(const OrderedJson root, text::parse_ordered_json(json, name));
+  ASSIGN_OR_RETURN(const OrderedJson root, text::parse_exact_json(json, name));
   const OrderedJson& messages = root.is_array() ? root : member(root, "messages");
   if (!messages.is_array()) return invalid("{}: neither an array of messages nor an object with one", name);
   RETURN_IF_ERROR(check_message_count(messages.size(), name));

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -55,13 +54,13 @@ Extent extent_of(std::string_view json) {
   return extent;
 }
 
-Status check_depth(const Extent& extent, const std::string& name) {
-  if (extent.depth <= kMaxJsonDepth) return {};
-  return invalid("{}: the JSON is nested deeper than {} levels", name, kMaxJsonDepth);
+Status check_depth(const Extent& extent, const std::string& name, size_t most = kMaxJsonDepth) {
+  if (extent.depth <= most) return {};
+  return invalid("{}: the JSON is nested deeper than {} levels", name, most);
 }
 
-Status check_all(const Extent& extent, const std::string& name) {
-  RETURN_IF_ERROR(check_depth(extent, name));
+Status check_all(const Extent& extent, const std::string& name, size_t most_depth = kMaxJsonDepth) {
+  RETURN_IF_ERROR(check_depth(extent, name, most_depth));
   const auto too_many = [&](int64_t count, int64_t most, const char* what) {
     return count <= most ? Status() : invalid("{}: the JSON has more than {} {}", name, most, what);
   };
@@ -107,26 +106,87 @@ std::string without_lone_surrogates(std::string_view json, size_t first) {
 }
 
 template <typename AnyJson>
-Result<AnyJson> parse(std::string_view json, const std::string& name) {
+Result<AnyJson> parse(std::string_view json, const std::string& name,
+                      AnyJson (*read)(std::string_view) = parse_whole_json<AnyJson>) {
   const size_t lone = find_lone_surrogate(json, 0);
-  if (lone != std::string_view::npos) return parse<AnyJson>(without_lone_surrogates(json, lone), name);
-  AnyJson parsed = parse_whole_json<AnyJson>(json);
+  if (lone != std::string_view::npos) return parse<AnyJson>(without_lone_surrogates(json, lone), name, read);
+  AnyJson parsed = read(json);
   if (parsed.is_discarded()) return invalid("{}: {}", name, json_fault(json));
   return parsed;
 }
 
+std::string shortest(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value, std::chars_format::scientific).ptr};
+}
+
 // Up to 16 digits before the point and 5 zeros behind it are written out, as the ryu crate does.
 std::string float_text(double value) {
-  char shortest[32];
-  const auto end =
-      std::to_chars(shortest, shortest + sizeof shortest, value, std::chars_format::scientific).ptr;
-  const std::string_view text(shortest, end - shortest);
+  const std::string text = shortest(value);
   const size_t mark = text.find('e');
-  const int exponent = std::atoi(std::string(text.substr(mark + 1)).c_str());
-  std::string mantissa(text.substr(0, mark));
+  const int exponent = std::atoi(text.c_str() + mark + 1);
+  std::string mantissa(text, 0, mark);
   if (exponent < -5 || exponent > 15) return fmt::format("{}e{}", mantissa, exponent);
   const int digits = static_cast<int>(mantissa.size()) - (value < 0 ? 1 : 0) - (mantissa.size() > 2 ? 1 : 0);
   return fmt::format("{:.{}f}", value, std::max(1, digits - 1 - exponent));
+}
+
+bool is_integer(std::string_view number) { return number.find_first_of(".eE") == std::string_view::npos; }
+
+// A number's digits without its exponent and the zeros around them.
+std::string significant(std::string_view number) {
+  std::string digits;
+  for (const char c : number.substr(0, number.find_first_of("eE"))) {
+    if (c >= (digits.empty() ? '1' : '0') && c <= '9') digits += c;
+  }
+  digits.resize(digits.find_last_not_of('0') + 1);
+  return digits;
+}
+
+// Builds values member by member.
+class ExactReader : public nlohmann::json_sax<OrderedJson> {
+ public:
+  OrderedJson root;
+
+  bool null() override { return put(nullptr); }
+  bool boolean(bool value) override { return put(value); }
+  bool number_integer(number_integer_t value) override { return put(value); }
+  bool number_unsigned(number_unsigned_t value) override { return put(value); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    // Integers come here where they have more than 64 bits.
+    if (!is_integer(text) && significant(text) == significant(shortest(value))) return put(value);
+    return put(OrderedJson::binary({text.begin(), text.end()}));
+  }
+  bool string(string_t& value) override { return put(std::move(value)); }
+  bool binary(binary_t& /*value*/) override { return false; }
+  bool start_object(size_t /*size*/) override { return open(OrderedJson::object()); }
+  bool start_array(size_t /*size*/) override { return open(OrderedJson::array()); }
+  bool end_object() override { return open_.pop_back(), true; }
+  bool end_array() override { return open_.pop_back(), true; }
+  bool key(string_t& name) override { return key_ = std::move(name), true; }
+  bool parse_error(size_t /*at*/, const std::string& /*token*/,
+                   const nlohmann::detail::exception& /*error*/) override {
+    return false;
+  }
+
+ private:
+  OrderedJson* place(OrderedJson value) {
+    if (open_.empty()) return &(root = std::move(value));
+    OrderedJson& in = *open_.back();
+    if (in.is_object()) return &(in[key_] = std::move(value));
+    in.push_back(std::move(value));
+    return &in.back();
+  }
+  bool put(OrderedJson value) { return place(std::move(value)) != nullptr; }
+  bool open(OrderedJson empty) { return open_.push_back(place(std::move(empty))), true; }
+
+  std::vector<OrderedJson*> open_;
+  std::string key_;
+};
+
+std::string kept_text(const OrderedJson& number) {
+  const auto& bytes = number.get_binary();
+  return {bytes.begin(), bytes.end()};
 }
 
 void append_compact(const OrderedJson& value, std::string& text) {
@@ -139,7 +199,9 @@ void append_compact(const OrderedJson& value, std::string& text) {
     }
     text += value.is_object() ? '}' : ']';
   } else {
-    text += value.is_number_float() ? float_text(value.get<double>()) : value.dump();
+    text += value.is_number_float() ? float_text(value.get<double>())
+            : value.is_binary()     ? kept_text(value)
+                                    : value.dump();
   }
 }
 
@@ -155,25 +217,27 @@ Result<OrderedJson> parse_ordered_json(std::string_view json, const std::string&
   return parse<OrderedJson>(json, name);
 }
 
-bool has_exact_integers(std::string_view json) {
-  constexpr std::string_view kDigits = "0123456789";
-  for (size_t i = 0; i < json.size();) {
-    if (json[i] == '"') {
-      i = skip_string(json, i);
-      continue;
-    }
-    const size_t begin = i, end = std::min(json.find_first_not_of(kDigits, i), json.size());
-    i = end + 1;
-    uint64_t magnitude = 0;
-    const bool negative = begin > 0 && json[begin - 1] == '-',
-               integer = end == json.size() || !std::strchr(".eE", json[end]);
-    const auto read = std::from_chars(json.data() + begin, json.data() + end, magnitude);
-    const bool fits =
-        read.ec != std::errc::result_out_of_range && (!negative || magnitude <= uint64_t{1} << 63);
-    if (integer && !fits) return false;
-    if (!integer) i = std::min(json.find_first_not_of("0123456789+-.eE", end), json.size());
-  }
-  return true;
+Result<OrderedJson> parse_exact_json(std::string_view json, const std::string& name, size_t most_depth) {
+  RETURN_IF_ERROR(check_all(extent_of(json), name, most_depth));
+  return parse<OrderedJson>(json, name, exact_json);
+}
+
+OrderedJson exact_json(std::string_view json) {
+  ExactReader reader;
+  const bool read =
+      json.find('\0') == std::string_view::npos && OrderedJson::sax_parse(json.begin(), json.end(), &reader);
+  return read ? std::move(reader.root) : OrderedJson(OrderedJson::value_t::discarded);
+}
+
+std::optional<double> double_of(const OrderedJson& value) {
+  if (value.is_number()) return value.get<double>();
+  if (value.is_binary()) return std::strtod(kept_text(value).c_str(), nullptr);
+  return {};
+}
+
+bool has_long_integer(const OrderedJson& value) {
+  if (value.is_structured()) return std::any_of(value.begin(), value.end(), has_long_integer);
+  return value.is_binary() && is_integer(kept_text(value));
 }
 
 JsonSchema json_schema(OrderedJson value) {

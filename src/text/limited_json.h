@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -32,8 +33,17 @@ Result<Json> parse_limited_json(std::string_view json, const std::string& name);
 // The same; also refuses more than the numbers above, before anything is built.
 Result<OrderedJson> parse_ordered_json(std::string_view json, const std::string& name);
 
-// True unless an integer of the JSON has more than 64 bits, so that reading it would round it.
-bool has_exact_integers(std::string_view json);
+// The same, and nothing is rounded: a number that reading would change (an integer of more than 64 bits, or
+// more digits than a double has) keeps its text. It is then one of nlohmann's binary values, which nothing
+// else in a text becomes, and compact_json() writes it as it was.
+Result<OrderedJson> parse_exact_json(std::string_view json, const std::string& name,
+                                     size_t most_depth = kMaxJsonDepth);
+// Without the limits; discarded where it is no JSON.
+OrderedJson exact_json(std::string_view json);
+// The nearest double of a number, also of one that kept its text; nothing for other values.
+std::optional<double> double_of(const OrderedJson& value);
+// True where an integer in it kept its text.
+bool has_long_integer(const OrderedJson& value);
 
 // The content of a JsonSchema (moesaic/conversation.h).
 struct ParsedJson {

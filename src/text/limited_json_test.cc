@@ -59,16 +59,35 @@ TEST(LimitedJson, BoundsWhatIsBuilt) {
   says(std::string(1 << 20, '"'), "500000 strings");
 }
 
-TEST(LimitedJson, KnowsIntegersThatWouldBeRounded) {
-  for (const char* exact :
-       {"", "1", "[-1, 0]", "18446744073709551615", "-9223372036854775808", "1e400", "[1.5e+30, 2]",
-        "123456789012345678901234.5", "100000000000000000000e0",
-        R"({"99999999999999999999": "99999999999999999999"})", R"("\"99999999999999999999")",
-        "00000000000000000000001", "\"unended 99999999999999999999"})
-    EXPECT_TRUE(has_exact_integers(exact)) << exact;
-  for (const char* rounded : {"18446744073709551616", "-9223372036854775809", "[1,100000000000000000007]",
-                              R"({"a": 99999999999999999999})", "1.5, 99999999999999999999"})
-    EXPECT_FALSE(has_exact_integers(rounded)) << rounded;
+OrderedJson exact(const std::string& json) { return parse_exact_json(json, "j").value(); }
+
+TEST(LimitedJson, NumbersThatADoubleDoesNotHoldKeepTheirText) {
+  for (const std::string kept :
+       {"18446744073709551616", "-9223372036854775809", "100000000000000000000", "3.14159265358979323846",
+        "-0.69999998807907104492", "1.00000000000000000001e5", "9007199254740993.0", "1e-400", "4.9e-324"}) {
+    EXPECT_FALSE(exact(kept).is_number()) << kept;
+    const std::string inside = "{\"a\":[" + kept + ",{\"b\":" + kept + "}]}";
+    EXPECT_EQ(compact_json(exact(inside)), inside);
+    EXPECT_EQ(double_of(exact(kept)), std::strtod(kept.c_str(), nullptr));
+    EXPECT_EQ(has_long_integer(exact(inside)), kept.find('.') == kept.find('e')) << kept;
+  }
+  for (const char* number :
+       {"18446744073709551615", "-9223372036854775808", "0", "-0.0", "0.0e5", "0.5", "1.50", "10e-1", "1E+20",
+        "0.30000000000000004", "5e-324", "1.7976931348623157e308"}) {
+    EXPECT_TRUE(exact(number).is_number()) << number;
+    EXPECT_EQ(double_of(exact(number)), std::strtod(number, nullptr));
+  }
+  EXPECT_FALSE(double_of(exact("\"1\"")) || double_of(exact("null")) || has_long_integer(exact("[\"1\"]")));
+}
+
+TEST(LimitedJson, ExactJsonIsReadAsOtherJson) {
+  for (const char* json :
+       {R"([1,-2,{"a":"b","c":null,"a":[true,false]},[],{},1.5,"\u00e9\\",{"":{"x":[[{}]]}}])", "\"a\"",
+        "null", "[\"\xEF\xBF\xBD\\ud83d\"]", "{\"b\":1,\"a\":2,\"b\":3}"})
+    EXPECT_EQ(exact(json), parse_ordered_json(json, "j").value()) << json;
+  EXPECT_EQ(parse_exact_json("[[]]", "j", 2).value().size(), 1u);
+  EXPECT_EQ(parse_exact_json("[[]]", "j", 1).status().message(),
+            "j: the JSON is nested deeper than 1 levels");
 }
 
 TEST(LimitedJson, CountsNothingInStrings) {
@@ -79,7 +98,7 @@ TEST(LimitedJson, CountsNothingInStrings) {
 
 TEST(LimitedJson, RefusesWhatIsNoJson) {
   for (const char* json : {"", "{", "]", "\"", "\"\\", "{]", "nul", "1,2", ":", "[1,]", "\"\xFF\""})
-    EXPECT_FALSE(parse_ordered_json(json, "j").ok()) << json;
+    EXPECT_FALSE(parse_ordered_json(json, "j").ok() || parse_exact_json(json, "j").ok()) << json;
 }
 
 // The parser that is used would take a NUL for the end.
@@ -90,6 +109,7 @@ TEST(LimitedJson, NothingFollowsTheValue) {
     for (const std::string value : {"{\"a\": 1}", "[]", "1", "\"a\"", "null"}) {
       EXPECT_FALSE(parse_ordered_json(value + rest, "j").ok()) << value << rest;
       EXPECT_FALSE(parse_limited_json(value + rest, "j").ok()) << value << rest;
+      EXPECT_FALSE(parse_exact_json(value + rest, "j").ok()) << value << rest;
     }
   }
   for (const std::string& inside : {"{\"a\"\0: 1}"s, "\0{}"s, "[1,\0]"s, "\"\0\""s})

@@ -19,7 +19,6 @@ using moesaic::Status;
 using Json = nlohmann::ordered_json;
 
 constexpr int kBatch = 8;
-constexpr int32_t kNoToken = -1;  // a stop token that never comes
 
 Status submit(moesaic::Model& model, const Json& line, int index) {
   auto prompt = model.tokenize(line.value("prompt", ""), true);

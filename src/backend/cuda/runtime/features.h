@@ -50,5 +50,6 @@ Result<Features> features_of_device(int device);
 // process. Thread-safe.
 bool early_launches();
 void set_early_launches(bool on);
+void set_plain_launches(bool on);  // the calling thread's are plain meanwhile
 
 }  // namespace moesaic::cuda

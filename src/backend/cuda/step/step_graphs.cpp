@@ -13,6 +13,9 @@ namespace {
 
 constexpr int kManyRows = 64;
 constexpr size_t kMostShapes = 4096;  // shapes that are remembered
+// A capture that fails once may have failed for what is over: a lack of memory as a kernel was loaded,
+// another thread's doing.
+constexpr int kEarlyCaptures = 2;
 
 // Adds the shape; false if it was there already.
 bool remember(std::set<StepShape>& shapes, const StepShape& shape) {
@@ -27,16 +30,23 @@ void StepGraphs::begin(const StepShape& shape, cudaStream_t stream) {
   replaying_ = graphs_.contains(shape);
   if (replaying_ || refused_.contains(shape)) return;
   if (shape.rows > kManyRows && remember(seen_, shape)) return;
+  const auto failed = early_failures_.find(shape);
+  plainly_ = failed != early_failures_.end() && failed->second >= kEarlyCaptures && early_launches();
   capturing_ = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
-  if (!capturing_) refuse(shape);
+  if (!capturing_) return refuse(shape);
+  set_plain_launches(plainly_);
 }
 
-// A driver may refuse to capture early launches. The first refusal turns them off for the process, and the
-// shape is captured once more.
 void StepGraphs::refuse_capture(const StepShape& shape) {
-  if (!early_launches()) return refuse(shape);
+  if (plainly_ || !early_launches()) return refuse(shape);
   cudaGetLastError();
   ++captures_.failed;
+  if (early_failures_.size() >= kMostShapes) early_failures_.clear();
+  ++early_failures_[shape];
+}
+
+// A driver may refuse to capture early launches.
+void StepGraphs::keep_plain_launches() {
   set_early_launches(false);
   debug(
       "cuda: a step could not be captured: from now on kernels start after their predecessors have ended, as "
@@ -52,6 +62,7 @@ void StepGraphs::refuse(const StepShape& shape) {
 bool StepGraphs::end_capture(const StepShape& shape, const Status& ops, cudaStream_t stream) {
   if (!capturing_) return true;
   capturing_ = false;
+  set_plain_launches(false);
   cudaGraph_t graph = nullptr;
   const bool captured = cudaStreamEndCapture(stream, &graph) == cudaSuccess && ops.ok();
   if (!captured) {
@@ -65,6 +76,7 @@ bool StepGraphs::end_capture(const StepShape& shape, const Status& ops, cudaStre
     refuse(shape);
     return false;
   }
+  if (plainly_) keep_plain_launches();
   graphs_[shape] = {.executable = executable};
   ++captures_.made;
   return replaying_ = true;
@@ -108,7 +120,7 @@ void StepGraphs::drop() {
   for (auto& [shape, graph] : graphs_) {
     if (!device_is_lost()) cudaGraphExecDestroy(graph.executable);
   }
-  graphs_.clear(), refused_.clear();
+  graphs_.clear(), refused_.clear(), early_failures_.clear();
 }
 
 }  // namespace moesaic::cuda

@@ -1,8 +1,9 @@
 // Steps that only decode come again and again with the same shape: their kernels are captured once as a CUDA
 // graph, and replayed. A shape of many rows is captured when it comes for the second time, since a large
 // batch changes its size often and a capture costs more than a launch. The graphs that were used last are
-// kept. A shape that cannot be captured runs without a graph; where kernels were launched early
-// (runtime/features.h) it is tried once more with plain launches, which stay.
+// kept. A shape that cannot be captured runs without a graph. Where kernels were launched early
+// (runtime/features.h) it is tried once more, and then with plain launches, which stay if that capture
+// succeeds.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -52,6 +53,7 @@ class StepGraphs {
   cudaGraphExec_t instantiate(cudaGraph_t graph, cudaStream_t stream);
   void refuse(const StepShape& shape);
   void refuse_capture(const StepShape& shape);
+  static void keep_plain_launches();
   void drop_oldest();
 
   struct Graph {
@@ -60,9 +62,11 @@ class StepGraphs {
   };
   const StepWait& wait_;
   bool replaying_ = false, capturing_ = false;
+  bool plainly_ = false;  // this capture's launches are plain, so that it shows whether early ones failed it
   std::map<StepShape, Graph> graphs_;
-  std::set<StepShape> seen_;     // shapes of many rows that have come
-  std::set<StepShape> refused_;  // shapes that could not be captured
+  std::set<StepShape> seen_;                 // shapes of many rows that have come
+  std::set<StepShape> refused_;              // shapes that could not be captured
+  std::map<StepShape, int> early_failures_;  // captures of a shape that failed with early launches
   uint64_t launches_ = 0;
   StepCaptures captures_;
 };

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "backend/cuda/runtime/features.h"
 #include "backend/cuda/testing/host_simulator/captures.h"
 
@@ -98,18 +100,29 @@ TEST_F(StepGraphsTest, ACaptureThatFailsIsTriedWithPlainLaunches) {
   captures().failing_instantiations = 2;
   EXPECT_EQ(step(rows(1)), 2);
   EXPECT_TRUE(early_launches());
-  captures().no_end = true;
-  EXPECT_EQ(step(rows(2)), 2);
+  const Status refused(StatusCode::kInternal, "launch: invalid resource handle");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(step(rows(2), refused), 2);
+  EXPECT_TRUE(early_launches());
+  graphs_.begin(rows(2), nullptr);
   EXPECT_FALSE(early_launches());
-  captures().no_end = false;
-  EXPECT_EQ(step(rows(2)), 1);
+  std::thread([] { EXPECT_TRUE(early_launches()); }).join();  // another model's
+  EXPECT_TRUE(graphs_.end_capture(rows(2), {}, nullptr));
+  EXPECT_FALSE(early_launches());
   EXPECT_EQ(step(rows(2)), 0);
-  EXPECT_EQ(captures().launches, 2);
+  EXPECT_EQ(captures().launches, 1);
+}
+
+// Neither what fails once, such as a kernel's loading, nor what fails with plain launches, too, turns early
+// ones off.
+TEST_F(StepGraphsTest, ACaptureThatFailsForOtherReasonsLeavesEarlyLaunches) {
   set_early_launches(true);
-  EXPECT_EQ(step(rows(3), Status(StatusCode::kInternal, "launch: invalid resource handle")), 2);
-  EXPECT_FALSE(early_launches());
-  EXPECT_EQ(step(rows(3), Status(StatusCode::kInternal, "launch: invalid resource handle")), 2);
-  EXPECT_EQ(step(rows(3)), 1);  // not captured any more
+  EXPECT_EQ(step(rows(1), Status(StatusCode::kOutOfMemory, "launch: out of memory")), 2);
+  EXPECT_EQ(step(rows(1)), 1);
+  EXPECT_EQ(step(rows(1)), 0);
+  captures().no_end = true;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(rows(2)), 2);
+  EXPECT_EQ(step(rows(2)), 1);  // not captured any more
+  EXPECT_TRUE(early_launches());
 }
 
 }  // namespace

@@ -100,20 +100,21 @@ typedef struct moesaic_moe_call {
   const void* logits;  /* [tokens, routed_experts]: the top_k largest are chosen, weighted by their softmax */
   int32_t logits_type; /* moesaic_type; default F32 */
   void* workspace;     /* 256-byte aligned; used by one stream at a time. NULL: the library's own, for the
-                        * stream, or of a capture for its graph; the first call of a size allocates. Two
-                        * executables of one graph must not run at the same time */
+                        * stream, or of a capture for its graph; the first call of a size allocates. A device
+                        * has them for 16 streams: a call of one more frees another's, for whose last call it
+                        * waits, and allocates. Two executables of one graph must not run at the same time */
   size_t workspace_bytes;
 } moesaic_moe_call;
 
 void moesaic_moe_call_init(moesaic_moe_call* call, size_t size);
 
 /* out[t] = sum over k of weights[t, k] * expert ids[t, k] of x[t], launched on the stream (a cudaStream_t of
- * the device). Allocates nothing and waits for nothing. May be called from several threads at once with
- * workspaces and streams of their own.
+ * the device). Allocates nothing and waits for nothing where a workspace is given. May be called from several
+ * threads at once with workspaces and streams of their own.
  *
  * Streams may run it at the same time, also beside a model of this library. MOESAIC_INTERNAL, once: a kernel
- * of an earlier call waited for 9 s or more for a part of itself that the device did not run, and gave up;
- * that call's rows are not valid.
+ * of an earlier call on this stream, or of a graph, waited for 9 s or more for a part of itself that the
+ * device did not run, and gave up; that call's rows are not valid.
  *
  * A row of out is NaN where x has a value that is not finite or, but for SM120/121, beyond F16's 65,504,
  * where a weight is negative or not finite, and where a logit is NaN or +infinity. */
@@ -166,8 +167,9 @@ typedef struct moesaic_project_call {
 
 void moesaic_project_call_init(moesaic_project_call* call, size_t size);
 
-/* out = x W^T + bias + residual, launched on the stream. Allocates nothing and waits for nothing. MXFP8,
- * MXFP4 and F16 weights meet activations in F16: those beyond its 65,504 are infinite. */
+/* out = x W^T + bias + residual, launched on the stream. Allocates nothing and waits for nothing where a
+ * workspace is given. MXFP8, MXFP4 and F16 weights meet activations in F16: those beyond its 65,504 are
+ * infinite. */
 moesaic_status moesaic_project(const moesaic_dense* dense, const moesaic_project_call* call, void* stream);
 
 /* ---- The paged KV cache ---- */

@@ -59,7 +59,7 @@ class CudaDense final : public DenseOperator {
   Status warm_up(cudaStream_t stream) const;
   int64_t most_sums() const { return std::clamp<int64_t>(kChunkSums / rows(), 1, kChunkTokens); }
   DensePieces deal(void* memory, int64_t tokens, bool sums) const;
-  Result<void*> memory_of(const Scratch& scratch, int64_t tokens, cudaStream_t stream) const;
+  Result<std::shared_ptr<void>> memory_of(const Scratch& scratch, int64_t tokens, cudaStream_t stream) const;
   Status run_chunk(const DenseCall& call, const DensePieces& pieces) const;
   Status run_chunk(const QkvCall& call, const DensePieces& pieces) const;
   Status product(const void* x, const Store& out, int tokens, void* tiles, cudaStream_t stream) const;
@@ -147,7 +147,6 @@ Status CudaDense::warm_up(cudaStream_t stream) const {
 Status CudaDense::prepare(const DenseMatrix& m, cudaStream_t stream) {
   const DeviceGuard guard(device());
   RETURN_IF_ERROR(guard.status());
-  RETURN_IF_ERROR(workspaces_->open());
   RETURN_IF_ERROR(check_on_device("dense", "the weight", m.weight, device()));
   if (m.bias != nullptr) RETURN_IF_ERROR(check_on_device("dense", "the bias", m.bias, device()));
   ASSIGN_OR_RETURN(const Features features, features_of_device(device()));
@@ -185,9 +184,12 @@ std::string CudaDense::plan(int64_t tokens) const {
                      choice.ok() ? choice.value().config->name : "no kernel");
 }
 
-Result<void*> CudaDense::memory_of(const Scratch& scratch, int64_t tokens, cudaStream_t stream) const {
-  return scratch.memory != nullptr ? Result<void*>(scratch.memory)
-                                   : workspaces_->get(device(), stream, workspace_bytes(tokens));
+// The caller's, or a block's as long as the pointer is kept.
+Result<std::shared_ptr<void>> CudaDense::memory_of(const Scratch& scratch, int64_t tokens,
+                                                   cudaStream_t stream) const {
+  if (scratch.memory != nullptr) return std::shared_ptr<void>(std::shared_ptr<void>(), scratch.memory);
+  ASSIGN_OR_RETURN(const auto block, workspaces_->get(device(), stream, workspace_bytes(tokens)));
+  return std::shared_ptr<void>(block, block->memory.as<void>());
 }
 
 Status CudaDense::product(const void* x, const Store& out, int tokens, void* tiles,
@@ -221,7 +223,7 @@ Status CudaDense::run_chunk(const DenseCall& c, const DensePieces& pieces) const
 Status CudaDense::launch(const DenseCall& call) const {
   const DeviceGuard guard(device());
   RETURN_IF_ERROR(guard.status());
-  ASSIGN_OR_RETURN(void* const memory,
+  ASSIGN_OR_RETURN(const std::shared_ptr<void> memory,
                    memory_of(call.scratch, call.tokens, static_cast<cudaStream_t>(call.stream)));
   // F32 rows without a residual, or with one that stands there already, are written by the product itself.
   const bool sums =
@@ -233,7 +235,7 @@ Status CudaDense::launch(const DenseCall& call) const {
     part.tokens = std::min(most, call.tokens - done);
     part.x = advanced(call.x, done * cols() * 2), part.residual = advanced(call.residual, done * out_bytes);
     part.out = static_cast<std::byte*>(call.out) + done * out_bytes;
-    RETURN_IF_ERROR(run_chunk(part, deal(memory, part.tokens, sums)));
+    RETURN_IF_ERROR(run_chunk(part, deal(memory.get(), part.tokens, sums)));
   }
   return {};
 }
@@ -272,7 +274,7 @@ Status CudaDense::run_chunk(const QkvCall& c, const DensePieces& pieces) const {
 Status CudaDense::launch(const QkvCall& call) const {
   const DeviceGuard guard(device());
   RETURN_IF_ERROR(guard.status());
-  ASSIGN_OR_RETURN(void* const memory,
+  ASSIGN_OR_RETURN(const std::shared_ptr<void> memory,
                    memory_of(call.scratch, call.tokens, static_cast<cudaStream_t>(call.stream)));
   const int64_t most = most_sums();
   QkvCall part = call;
@@ -281,7 +283,7 @@ Status CudaDense::launch(const QkvCall& call) const {
     part.x = advanced(call.x, done * cols() * 2);
     part.positions = call.positions + done, part.slots = call.slots + done;
     part.q = static_cast<std::byte*>(call.q) + done * call.heads * call.cache.head_dim * 2;
-    RETURN_IF_ERROR(run_chunk(part, deal(memory, part.tokens, true)));
+    RETURN_IF_ERROR(run_chunk(part, deal(memory.get(), part.tokens, true)));
   }
   return {};
 }

@@ -194,12 +194,14 @@ Status CudaMoeOperator::warm_up(cudaStream_t stream) const {
                             {&weights, choices},
                             {&memory, workspace_bytes(kRows)}},
                            "the experts' first run"));
+  ASSIGN_OR_RETURN(const auto block, workspaces_->get(options_.device, stream, 0));
   MoeOperatorCall call{.x = x.as<void>(), .out = out.as<void>()};
   for (const MoeKernelConfig& config : configs_of(experts())) {
     for (const int rows : {kRows, 1, 2, 4, 8}) {
       if (!usable(config, rows)) continue;
       Workspace w;
       deal(memory.as<void>(), rows, w);
+      w.scratch.fault = block->fault;
       call.logits = nullptr, call.ids = ids.as<void>(), call.weights = weights.as<float>();
       RETURN_IF_ERROR(run_rows(call, w, rows, config, stream));
       call.logits = logits.as<void>(), call.ids = nullptr;
@@ -219,7 +221,6 @@ Status CudaMoeOperator::prepare(const MoeOperatorMatrix& gate_up, const MoeOpera
   RETURN_IF_ERROR(check_sizes(options_));
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
-  RETURN_IF_ERROR(workspaces_->open());
   RETURN_IF_ERROR(check_matrix(gate_up, options_.device, "w13 blocks", "w13 scales", "w13 bias"));
   RETURN_IF_ERROR(check_matrix(down, options_.device, "w2 blocks", "w2 scales", "w2 bias"));
   RETURN_IF_ERROR(choose_layout());

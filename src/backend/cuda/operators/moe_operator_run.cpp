@@ -72,7 +72,6 @@ size_t CudaMoeOperator::deal(void* memory, int rows, Workspace& w) const {
   if (memory != nullptr)
     w.scratch =
         moe_scratch(scratch, options_.experts, options_.top_k, options_.hidden, options_.intermediate, rows);
-  w.scratch.fault = workspaces_->fault();
   w.x = pieces.take<void>(rows * hidden * 2);
   w.factors = pieces.take<float>(rows * sizeof(float));
   w.logits = pieces.take<float>(static_cast<size_t>(rows) * options_.routed_experts * sizeof(float));
@@ -217,14 +216,16 @@ static Status check_call(const MoeOperatorCall& c, size_t wanted) {
 Status CudaMoeOperator::run(const MoeOperatorCall& call) const {
   RETURN_IF_ERROR(check_call(call, workspace_bytes(call.tokens)));
   RETURN_IF_ERROR(check_apart(call, options_));
-  RETURN_IF_ERROR(workspaces_->check_fault());
+  if (call.tokens == 0) return {};
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
   const auto stream = static_cast<cudaStream_t>(call.stream);
   MoeOperatorCall part = call;
-  if (call.workspace == nullptr && call.tokens > 0) {
-    ASSIGN_OR_RETURN(part.workspace, workspaces_->get(options_.device, stream, workspace_bytes(call.tokens)));
-  }
+  ASSIGN_OR_RETURN(const auto block,
+                   workspaces_->get(options_.device, stream,
+                                    call.workspace == nullptr ? workspace_bytes(call.tokens) : 0));
+  RETURN_IF_ERROR(Workspaces::check_fault(*block));
+  if (call.workspace == nullptr) part.workspace = block->memory.as<void>();
   for (int64_t done = 0; done < call.tokens; done += kChunkRows) {
     const int rows = static_cast<int>(std::min<int64_t>(kChunkRows, call.tokens - done));
     const auto at = [&](const void* from, int64_t row_bytes) {
@@ -238,6 +239,7 @@ Status CudaMoeOperator::run(const MoeOperatorCall& call) const {
         at(call.logits, int64_t{options_.routed_experts} * (call.logits_type == ElementType::kF32 ? 4 : 2));
     Workspace w;
     deal(part.workspace, rows, w);
+    w.scratch.fault = block->fault;
     const MoeKernelConfig* const config = config_for(rows);
     if (config == nullptr) return no_kernel("moe", gate_up_, rows);
     RETURN_IF_ERROR(run_rows(part, w, rows, *config, stream));

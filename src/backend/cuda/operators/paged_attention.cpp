@@ -85,11 +85,12 @@ Status paged_attention(const PagedAttentionCall& call) {
   RETURN_IF_ERROR(guard.status());
   auto* const stream = static_cast<cudaStream_t>(call.stream);
   void* memory = call.scratch.memory;
+  std::shared_ptr<Workspaces::Block> block;
   if (memory == nullptr) {
     // Kept to the end of the process, which may come while CUDA is gone already.
     static const auto* const kept = new std::shared_ptr<Workspaces>(Workspaces::shared());
-    RETURN_IF_ERROR((*kept)->open());
-    ASSIGN_OR_RETURN(memory, (*kept)->get(call.device, stream, wanted));
+    ASSIGN_OR_RETURN(block, (*kept)->get(call.device, stream, wanted));
+    memory = block->memory.as<void>();
   }
   const AttentionPieces pieces = deal(call, memory);
   RETURN_IF_ERROR(make_row_tiles(rows_of(call), tile_tokens(call.heads, call.cache.kv_heads), pieces.tiles,

@@ -23,6 +23,43 @@ class BesideCaptures {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
+// Words for faults. They are kept to the end of the process: a kernel that gives up late may find its block
+// gone.
+struct FaultWords {
+  std::mutex mutex;
+  std::vector<PinnedBuffer> pages;
+  std::vector<int*> unused;
+};
+FaultWords& fault_words() {
+  static auto* const words = new FaultWords;
+  return *words;
+}
+
+Result<int*> take_fault_word() {
+  constexpr size_t kWords = 1024;
+  FaultWords& words = fault_words();
+  const std::lock_guard lock(words.mutex);
+  if (words.unused.empty()) {
+    ASSIGN_OR_RETURN(PinnedBuffer page, PinnedBuffer::allocate(kWords * sizeof(int)));
+    for (size_t i = 0; i < kWords; ++i) words.unused.push_back(page.as<int>() + i);
+    words.pages.push_back(std::move(page));
+  }
+  int* const word = words.unused.back();
+  words.unused.pop_back();
+  *word = 0;
+  return word;
+}
+void put_back(int* fault_word) {
+  FaultWords& words = fault_words();
+  const std::lock_guard lock(words.mutex);
+  words.unused.push_back(fault_word);
+}
+
+bool take_fault(int* word) {
+  const std::atomic_ref<int> fault(*word);
+  return fault.load(std::memory_order_relaxed) != 0 && fault.exchange(0) != 0;
+}
+
 }  // namespace
 
 std::shared_ptr<Workspaces> Workspaces::shared() {
@@ -34,22 +71,33 @@ std::shared_ptr<Workspaces> Workspaces::shared() {
   return all;
 }
 
-Status Workspaces::open() {
+Workspaces::Block::~Block() {
   const BesideCaptures beside;
-  const std::lock_guard lock(mutex_);
-  if (fault_.bytes() > 0) return {};
-  ASSIGN_OR_RETURN(fault_, PinnedBuffer::allocate(sizeof(int)));
-  *fault_.as<int>() = 0;
-  return {};
+  if (!device_is_lost()) {
+    if (has_event) cudaEventSynchronize(ended);
+    if (ended != nullptr) cudaEventDestroy(ended);
+  }
+  memory = {};
+  if (fault != nullptr) put_back(fault);
 }
 
-Status Workspaces::check_fault() {
-  const std::atomic_ref<int> fault(*fault_.as<int>());
-  if (fault.load(std::memory_order_relaxed) == 0 || fault.exchange(0) == 0) return {};
-  return error(StatusCode::kInternal, "moe: in an earlier call {}", kGaveUpMessage);
+Result<std::shared_ptr<Workspaces::Block>> Workspaces::make_block(int device, size_t bytes) {
+  auto made = std::make_shared<Block>();
+  made->device = device;
+  ASSIGN_OR_RETURN(made->fault, take_fault_word());
+  ASSIGN_OR_RETURN(made->memory, DeviceBuffer::allocate_unset(bytes, kWhat));
+  return made;
 }
 
-Result<void*> Workspaces::get(int device, cudaStream_t stream, size_t bytes) {
+Status Workspaces::check_fault(const Block& block) {
+  bool gave_up = take_fault(block.fault);
+  Graphs& all = graphs();
+  const std::lock_guard lock(all.mutex);
+  for (const auto& of_graph : all.blocks) gave_up |= take_fault(of_graph->fault);
+  return gave_up ? error(StatusCode::kInternal, "moe: in an earlier call {}", kGaveUpMessage) : Status();
+}
+
+Result<std::shared_ptr<Workspaces::Block>> Workspaces::get(int device, cudaStream_t stream, size_t bytes) {
   const BesideCaptures beside;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long capture = 0, id = 0;
@@ -58,30 +106,53 @@ Result<void*> Workspaces::get(int device, cudaStream_t stream, size_t bytes) {
   if (status != cudaStreamCaptureStatusNone) return for_graph(device, {capture, stream}, graph, bytes);
   RETURN_IF_ERROR(check(cudaStreamGetId(stream, &id), "moe"));  // would end a capture
 
-  const std::lock_guard lock(mutex_);
-  const auto [at, fresh] = blocks_.try_emplace({device, id});
-  Block& block = at->second;
-  block.device = device, block.last_use = ++uses_;
-  if (fresh) drop_oldest(device);
-  if (block.memory.bytes() >= bytes) return block.memory.as<void>();
-  if (block.memory.bytes() > 0) RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), "moe"));
-  block.memory = {};
-  ASSIGN_OR_RETURN(block.memory, DeviceBuffer::allocate_unset(bytes, kWhat));
-  return block.memory.as<void>();
+  bool many = false;
+  ASSIGN_OR_RETURN(std::shared_ptr<Block> block, for_stream(device, id, many));
+  if (block->memory.bytes() < bytes) {
+    if (block->memory.bytes() > 0) RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), "moe"));
+    block->memory = {};
+    ASSIGN_OR_RETURN(block->memory, DeviceBuffer::allocate_unset(bytes, kWhat));
+  }
+  // An event keeps the next kernel from starting early. A stream that is alone needs none.
+  if (!many) return block;
+  Block* const of_call = block.get();
+  return std::shared_ptr<Block>(of_call, [block = std::move(block), stream](Block* b) {
+    if (b->ended == nullptr && cudaEventCreateWithFlags(&b->ended, cudaEventDisableTiming) != cudaSuccess)
+      return;
+    b->has_event = cudaEventRecord(b->ended, stream) == cudaSuccess;
+  });
 }
 
-void Workspaces::drop_oldest(int device) {
+// many: the device has blocks of other streams, too.
+Result<std::shared_ptr<Workspaces::Block>> Workspaces::for_stream(int device, unsigned long long stream,
+                                                                  bool& many) {
+  std::unique_lock lock(mutex_);
+  auto at = blocks_.find({device, stream});
+  if (at == blocks_.end()) {
+    std::shared_ptr<Block> oldest = take_oldest(device);
+    lock.unlock();
+    oldest = nullptr;  // waits
+    ASSIGN_OR_RETURN(std::shared_ptr<Block> made, make_block(device, 0));
+    lock.lock();
+    at = blocks_.emplace(std::pair(device, stream), std::move(made)).first;
+  }
+  at->second->last_use = ++uses_;
+  many = std::ranges::count(blocks_, device, [](const auto& entry) { return entry.first.first; }) > 1;
+  return at->second;
+}
+
+// Where there is one too many, out of those whose last call is known to the device.
+std::shared_ptr<Workspaces::Block> Workspaces::take_oldest(int device) {
   size_t streams = 0;
   auto oldest = blocks_.end();
   for (auto at = blocks_.begin(); at != blocks_.end(); ++at) {
     if (at->first.first != device) continue;
     ++streams;
-    if (oldest == blocks_.end() || at->second.last_use < oldest->second.last_use) oldest = at;
+    if (at->second->has_event && (oldest == blocks_.end() || at->second->last_use < oldest->second->last_use))
+      oldest = at;
   }
-  if (streams <= kMostStreams) return;
-  // If the device cannot be waited for, the block is kept, and the next stream tries again.
-  if (cudaDeviceSynchronize() == cudaSuccess) blocks_.erase(oldest);
-  cudaGetLastError();
+  if (streams < kMostStreams || oldest == blocks_.end()) return nullptr;
+  return std::move(blocks_.extract(oldest).mapped());
 }
 
 Workspaces::Graphs& Workspaces::graphs() {
@@ -89,49 +160,47 @@ Workspaces::Graphs& Workspaces::graphs() {
   return *graphs;
 }
 
-Result<void*> Workspaces::for_graph(int device, CapturedStream key, cudaGraph_t graph, size_t bytes) {
+Result<std::shared_ptr<Workspaces::Block>> Workspaces::for_graph(int device, CapturedStream key,
+                                                                 cudaGraph_t graph, size_t bytes) {
   Graphs& all = graphs();
   const std::lock_guard lock(all.mutex);
   std::erase_if(all.of, [](const auto& entry) { return entry.second->unused.load(); });
   if (const auto had = all.of.find(key); had != all.of.end() && had->second->memory.bytes() >= bytes)
-    return had->second->memory.as<void>();
-  ASSIGN_OR_RETURN(Block* const block, take_unused(device, bytes));
+    return had->second;
+  ASSIGN_OR_RETURN(std::shared_ptr<Block> block, take_unused(device, bytes));
   // CUDA calls this when the graph and its executables are gone, on a thread that must not call CUDA: nothing
   // is freed here.
   const cudaHostFn_t released = [](void* of_graph) { static_cast<Block*>(of_graph)->unused = true; };
   cudaUserObject_t object = nullptr;
   RETURN_IF_ERROR(
-      check(cudaUserObjectCreate(&object, block, released, 1, cudaUserObjectNoDestructorSync), "moe"));
+      check(cudaUserObjectCreate(&object, block.get(), released, 1, cudaUserObjectNoDestructorSync), "moe"));
   block->unused = false;
   const cudaError_t code = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
   if (code != cudaSuccess) {
     cudaUserObjectRelease(object, 1);
     return check(code, "moe");
   }
-  all.of[key] = block;
-  return block->memory.as<void>();
+  return all.of[key] = std::move(block);
 }
 
 // The smallest that is large enough. Where there is none, the others are freed before one is allocated.
-Result<Workspaces::Block*> Workspaces::take_unused(int device, size_t bytes) {
+Result<std::shared_ptr<Workspaces::Block>> Workspaces::take_unused(int device, size_t bytes) {
   Graphs& all = graphs();
-  std::vector<std::unique_ptr<Block>>& blocks = all.blocks;
-  Block* best = nullptr;
+  std::vector<std::shared_ptr<Block>>& blocks = all.blocks;
+  std::shared_ptr<Block> best;
   for (const auto& b : blocks) {
     if (b->unused && b->device == device && b->memory.bytes() >= bytes &&
         (best == nullptr || b->memory.bytes() < best->memory.bytes()))
-      best = b.get();
+      best = b;
   }
   if (best != nullptr) return best;
   std::erase_if(blocks, [&](const auto& b) {
     const bool goes = b->device == device && b->unused;
-    if (goes) std::erase_if(all.of, [&](const auto& entry) { return entry.second == b.get(); });
+    if (goes) std::erase_if(all.of, [&](const auto& entry) { return entry.second == b; });
     return goes;
   });
-  auto made = std::make_unique<Block>();
-  made->device = device;
-  ASSIGN_OR_RETURN(made->memory, DeviceBuffer::allocate_unset(bytes, kWhat));
-  return blocks.emplace_back(std::move(made)).get();
+  ASSIGN_OR_RETURN(std::shared_ptr<Block> made, make_block(device, bytes));
+  return blocks.emplace_back(std::move(made));
 }
 
 }  // namespace moesaic::cuda

@@ -20,51 +20,60 @@ namespace moesaic::cuda {
 // Streams are told apart by their ids: handles are used again, and every thread's cudaStreamPerThread has the
 // same one. In a capture, whose streams live as long as it, by their handles.
 //
-// Thread-safety: any thread.
+// Beside its memory, which may be empty, a block has a fault word. So a kernel that gives up is reported to
+// the next call of its own stream, and ends no wait of another stream's kernels.
+//
+// Thread-safety: any thread; a stream's calls are those of one thread at a time.
 class Workspaces {
  public:
+  struct Block {
+    ~Block();
+    int device = 0;
+    DeviceBuffer memory;
+    int* fault = nullptr;             // in host memory, where kernels leave kGaveUp (gave_up.h)
+    std::atomic<bool> unused = true;  // by any graph
+
+   private:
+    friend class Workspaces;
+    uint64_t last_use = 0;
+    cudaEvent_t ended = nullptr;          // behind the stream's last call
+    std::atomic<bool> has_event = false;  // it was recorded
+  };
+
   static constexpr size_t kMostStreams = 16;  // streams of a device that keep their block
 
   // All living operators share one.
   static std::shared_ptr<Workspaces> shared();
 
-  // Allocates the fault word in host memory. Call it before the others.
-  Status open();
-  // Gives at least so many bytes for what is now launched on the stream, or captured from it. A block of the
-  // stream that is too small is replaced, for which its work is waited for; beyond kMostStreams that which
-  // was used least recently goes, for which the device is waited for. Neither happens while the stream is
-  // captured.
-  Result<void*> get(int device, cudaStream_t stream, size_t bytes);
+  // Gives at least so many bytes for what is now launched on the stream, or captured from it: keep the
+  // pointer until then. Memory of the stream that is too small is replaced, for which its work is waited for;
+  // beyond kMostStreams the block that was used least recently goes, behind its last call. Neither happens
+  // while the stream is captured. The current device is `device`.
+  Result<std::shared_ptr<Block>> get(int device, cudaStream_t stream, size_t bytes);
 
-  // An int that the device sees, where kernels leave kGaveUp (gave_up.h).
-  int* fault() const { return fault_.as<int>(); }
-  // An error once, if a kernel has given up since the last call.
-  Status check_fault();
+  // An error once, if a kernel has given up on this block, or in a graph, since the last call.
+  static Status check_fault(const Block& block);
 
  private:
-  struct Block {
-    int device = 0;
-    DeviceBuffer memory;
-    std::atomic<bool> unused = true;  // by any graph
-    uint64_t last_use = 0;
-  };
   // A capture's id and one of its streams.
   using CapturedStream = std::pair<unsigned long long, cudaStream_t>;
   // Blocks that graphs have outlive the operators that captured them, and so the Workspaces.
   struct Graphs {
     std::mutex mutex;
-    std::vector<std::unique_ptr<Block>> blocks;
-    std::map<CapturedStream, Block*> of;
+    std::vector<std::shared_ptr<Block>> blocks;
+    std::map<CapturedStream, std::shared_ptr<Block>> of;
   };
   static Graphs& graphs();
-  static Result<void*> for_graph(int device, CapturedStream key, cudaGraph_t graph, size_t bytes);
-  static Result<Block*> take_unused(int device, size_t bytes);
-  void drop_oldest(int device);
+  static Result<std::shared_ptr<Block>> make_block(int device, size_t bytes);
+  static Result<std::shared_ptr<Block>> for_graph(int device, CapturedStream key, cudaGraph_t graph,
+                                                  size_t bytes);
+  static Result<std::shared_ptr<Block>> take_unused(int device, size_t bytes);
+  Result<std::shared_ptr<Block>> for_stream(int device, unsigned long long stream, bool& many);
+  std::shared_ptr<Block> take_oldest(int device);
 
   std::mutex mutex_;
   uint64_t uses_ = 0;
-  std::map<std::pair<int, unsigned long long>, Block> blocks_;
-  PinnedBuffer fault_;
+  std::map<std::pair<int, unsigned long long>, std::shared_ptr<Block>> blocks_;
 };
 
 }  // namespace moesaic::cuda

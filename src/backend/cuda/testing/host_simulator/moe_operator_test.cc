@@ -13,6 +13,8 @@
 #include <limits>
 #include <random>
 
+#include "backend/cuda/kernels/common/gave_up.h"
+#include "backend/cuda/ops/workspaces.h"
 #include "backend/cuda/runtime/device.h"
 #include "backend/cuda/runtime/features.h"
 #include "base/relative_error_test.h"
@@ -311,6 +313,35 @@ TEST(MoeOperator, MarksRowsThatItCannotCompute) {
     for (int i = 0; i < c.hidden; ++i)
       EXPECT_EQ(std::isnan(value(out.data()[t * 64 + i], c.type)), t < 3) << t << " " << i;
   }
+}
+
+// Nobody else is told, nor cut short.
+TEST(MoeOperator, TellsItsOwnStreamThatAKernelGaveUp) {
+  const Case c{.name = "", .tokens = 2, .experts = 4, .hidden = 64, .intermediate = 64};
+  Layer layer(c);
+  const Tokens tokens(c, layer.rng);
+  const auto prepared = layer.prepare();
+  ASSERT_TRUE(prepared.ok()) << prepared.status().message();
+  const OnDevice<uint16_t> x(tokens.x), out(tokens.out);
+  const OnDevice<int32_t> ids(tokens.ids);
+  const OnDevice<float> weights(tokens.weights);
+  const OnDevice<std::byte> workspace(std::vector<std::byte>(prepared.value()->workspace_bytes(c.tokens)));
+  const auto run = [&](uintptr_t stream, const OnDevice<std::byte>* memory = nullptr) {
+    return prepared.value()
+        ->run({.tokens = c.tokens,
+               .x = x.data(),
+               .out = out.data(),
+               .ids = ids.data(),
+               .weights = weights.data(),
+               .workspace = memory != nullptr ? memory->data() : nullptr,
+               .workspace_bytes = memory != nullptr ? memory->buffer.bytes() : 0,
+               .stream = reinterpret_cast<void*>(stream)})
+        .message();
+  };
+  *cuda::Workspaces::shared()->get(0, reinterpret_cast<cudaStream_t>(1), 0).value()->fault = cuda::kGaveUp;
+  EXPECT_EQ(run(2), "");
+  EXPECT_NE(run(1, &workspace).find("gave up"), std::string::npos);
+  EXPECT_EQ(run(1), "");
 }
 
 TEST(MoeOperator, RefusesInOneLine) {

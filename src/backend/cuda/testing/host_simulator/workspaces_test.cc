@@ -21,11 +21,10 @@ class WorkspacesTest : public testing::Test {
     captures().id = 0;
     while (!captures().of_graph.empty()) captures().destroy(captures().of_graph.begin()->first);
   }
-  void* get(uintptr_t of, size_t bytes = 1000) {
-    const Result<void*> got = all_->get(0, stream(of), bytes);
-    EXPECT_TRUE(got.ok()) << got.status().message();
-    return got.ok() ? got.value() : nullptr;
+  std::shared_ptr<Workspaces::Block> block(uintptr_t of, size_t bytes = 1000) {
+    return all_->get(0, stream(of), bytes).value();
   }
+  void* get(uintptr_t of, size_t bytes = 1000) { return block(of, bytes)->memory.as<void>(); }
   std::shared_ptr<Workspaces> all_ = Workspaces::shared();
   unsigned long long first_ = next_, second_ = next_ + 1;  // captures, whose ids CUDA never uses again
   static inline unsigned long long next_ = 1;
@@ -85,12 +84,39 @@ TEST_F(WorkspacesTest, StreamsThatAreNotUsedAnyMoreLeaveTheirs) {
   EXPECT_EQ(get(100), first);  // all others have gone before it
 }
 
-TEST_F(WorkspacesTest, SaysOnceThatAKernelGaveUp) {
-  ASSERT_TRUE(all_->open().ok());
-  EXPECT_TRUE(all_->check_fault().ok());
-  *all_->fault() = kGaveUp;
-  EXPECT_NE(all_->check_fault().message().find("gave up"), std::string::npos);
-  EXPECT_TRUE(all_->check_fault().ok());
+bool there(const void* memory) {
+  cudaPointerAttributes attributes{};
+  cudaPointerGetAttributes(&attributes, memory);
+  return attributes.type == cudaMemoryTypeDevice;
+}
+
+// The call of another thread has its memory, and has launched nothing yet.
+TEST_F(WorkspacesTest, ABlockStaysUntilItsCallIsLaunched) {
+  get(300), get(301), get(300);
+  std::shared_ptr<Workspaces::Block> used = block(300);
+  void* const memory = used->memory.as<void>();
+  for (uintptr_t id = 302; id < 302 + Workspaces::kMostStreams; ++id) get(id);
+  EXPECT_TRUE(there(memory));
+  used = nullptr;
+  EXPECT_FALSE(there(memory));
+}
+
+TEST_F(WorkspacesTest, TellsTheStreamOnceThatAKernelGaveUp) {
+  const auto gave_up = [](const std::shared_ptr<Workspaces::Block>& b) {
+    return Workspaces::check_fault(*b).message().find("gave up") != std::string::npos;
+  };
+  *block(1)->fault = kGaveUp;
+  EXPECT_FALSE(gave_up(block(2)));
+  EXPECT_TRUE(gave_up(block(1, 1 << 20)));
+  EXPECT_FALSE(gave_up(block(1)));
+}
+
+TEST_F(WorkspacesTest, TellsAnyStreamThatAGraphGaveUp) {
+  captures().id = first_;
+  *block(1)->fault = kGaveUp;
+  captures().id = 0;
+  EXPECT_FALSE(Workspaces::check_fault(*block(2)).ok());
+  EXPECT_TRUE(Workspaces::check_fault(*block(2)).ok());
 }
 
 TEST(CopyToDevice, IsThereForStreamsThatDoNotWait) {

@@ -77,6 +77,8 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
   bool ops_again() override;
   Status end_step() override;
 
+  // For load(), from ModelWeights::release.
+  Status wait_for_kernels() const { return check(cudaStreamSynchronize(stream_), "load"); }
   // A step on a caller's stream, cache and inputs (cuda_packed_step.cpp). The inputs stand in packed_inputs()
   // as layout_of(shape) has them.
   Status room_for_inputs(size_t count) { return step_io_.grow(count); }

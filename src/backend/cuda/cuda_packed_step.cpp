@@ -35,6 +35,7 @@ Status CudaBackend::run_packed(const StepShape& shape, bool captures, void* out,
   }
   cudaStream_t const own = std::exchange(stream_, stream);
   Status status = run_normed(out);
+  if (!status.ok()) status = abandoned(status);
   stream_ = own;
   return status;
 }

@@ -275,9 +275,13 @@ bool CudaBackend::ops_again() {
 
 Status CudaBackend::end_step() {
   const DeviceGuard guard(options_.device);
-  if (timed_) RETURN_IF_ERROR(timer_.finish(stream_, profile_));
-  if (!fault_status_.ok()) return abandoned(fault_status_);
-  if (const Status launched = graphs_.launch(shape_, stream_); !launched.ok()) return abandoned(launched);
+  Status launched = fault_status_;
+  if (timed_) {
+    const Status timed = timer_.finish(stream_, profile_);
+    if (launched.ok()) launched = timed;
+  }
+  if (launched.ok()) launched = graphs_.launch(shape_, stream_);
+  if (!launched.ok()) return abandoned(launched);
   RETURN_IF_ERROR(ranks_.end_step(stream_));
   CudaDraftHead::Step step;
   if (shape_.samples)
@@ -291,9 +295,18 @@ Status CudaBackend::end_step() {
   return fault_of(*pinned_fault_.as<int>());
 }
 
-// The hand-overs of a step that was not launched whole may not come.
+// A step that was not launched whole may have left hand-overs that do not come, and lists and words of
+// experts that no kernel has taken and cleared: the next step must not find them. Among ranks the others'
+// words may still be on their way, and nobody knows how far each has come.
 Status CudaBackend::abandoned(const Status& status) {
-  if (host_.experts() != nullptr && wait_(stream_, "step").ok()) static_cast<void>(host_.forget());
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  const cudaError_t asked = cudaStreamIsCapturing(stream_, &capture);
+  if (asked != cudaSuccess || capture != cudaStreamCaptureStatusNone) return status;  // nothing has run
+  if (!ranks_.alone())
+    lost_ = error(StatusCode::kInternal, "{}: the device is lost; load the model again", status.message());
+  if (!lost_.ok() || !wait_(stream_, "step").ok()) return status;
+  static_cast<void>(host_.forget());
+  static_cast<void>(moe_.reset(model_, stream_));
   return status;
 }
 
@@ -343,12 +356,11 @@ Status CudaBackend::fault_of(int code) {
   lost_ = code == kRankAway ? error(StatusCode::kInternal, "{}", kRankAwayMessage) : meet_after_fault();
   RETURN_IF_ERROR(lost_);
   Status host = host_.forget();
+  // A fault of any kind ends waits (patience.cuh). Ranks have cleared theirs before they met.
+  if (ranks_.alone()) RETURN_IF_ERROR(moe_.reset(model_, stream_));
   if (code == kHostFailed) return host;
   if (code == kHostAway) return error(StatusCode::kInternal, "moe: {}", kHostAwayMessage);
-  if (code == kGaveUp) {
-    RETURN_IF_ERROR(moe_.reset(model_, stream_));
-    return error(StatusCode::kInternal, "moe: {}", kGaveUpMessage);
-  }
+  if (code == kGaveUp) return error(StatusCode::kInternal, "moe: {}", kGaveUpMessage);
   const int layer = (code - 1) / 2;
   const char* op = layer == model_.config.layers ? "unembed" : code % 2 == 1 ? "qkv" : "moe";
   return error(StatusCode::kInternal, "layer {} {}: an activation is NaN or infinite", layer, op);

@@ -68,13 +68,15 @@ Status CudaStepOperator::prepare(const ModelConfig& config, const ModelWeights& 
   const DeviceGuard guard(options_.device);
   // Weights that stand on the device are read by kernels, which must have ended.
   ModelWeights waiting = weights;
+  Status waited;
   if (weights.release) {
-    waiting.release = [release = weights.release](int layer) {
-      cudaDeviceSynchronize();
-      release(layer);
+    waiting.release = [&](int layer) {
+      if (waited.ok()) waited = backend_.wait_for_kernels();
+      if (waited.ok()) weights.release(layer);
     };
   }
   RETURN_IF_ERROR(backend_.load(config, waiting, {}));
+  RETURN_IF_ERROR(waited);
   for (const MemoryPart& part : backend_.memory(config, weights, {})) bytes_ += part.bytes;
   return alloc_inputs();
 }
@@ -147,8 +149,9 @@ StepShape CudaStepOperator::shape_of(const StepOperatorCall& c, int first_row, i
       shape.prefill_tiles += (count + tiling.tokens - 1) / tiling.tokens;
     }
   }
-  // Padding alone, or beside single rows, is attended to row by row.
-  if (shape.prefill_tiles == 0 && tiling.most_decode_rows > 0) shape.decode_tiles = rows;
+  // Padding is attended to row by row.
+  (tiling.most_decode_rows > 0 ? shape.decode_tiles : shape.prefill_tiles) +=
+      std::clamp(first_row + rows - c.host_starts[c.sequences], 0, rows);
   // Rounded up, so that a few graphs serve all contexts.
   if (shape.decode_tiles > 0)
     shape.kv_splits = static_cast<int>(

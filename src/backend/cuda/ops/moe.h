@@ -25,7 +25,7 @@ class Moe {
   // Call it once the buffers are allocated, for the same rows. fault: where kernels leave kGaveUp. ranks: of
   // the model's; it must stay there.
   Status ready(const ModelConfig& config, int max_rows, int* fault, RankExchange& ranks);
-  // Makes the scratch memory what it is between kernels, after one gave up.
+  // Makes the scratch memory what it is between steps, after one that had a fault or was not launched whole.
   Status reset(const LoadedModel& model, cudaStream_t stream) const;
 
   // The kernel for so many rows: the quickest as estimated by tuning/moe_kernels.h, or as measured.

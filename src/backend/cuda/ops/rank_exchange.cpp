@@ -71,7 +71,6 @@ Status RankExchange::open(const RankPlace& place, int device, const GpuPart& par
   ASSIGN_OR_RETURN(inbox_, DeviceBuffer::allocate(kInboxBytes, "the exchange"));
   ASSIGN_OR_RETURN(arrived_,
                    DeviceBuffer::allocate(kMostRanks * kGatherCtas * sizeof(uint32_t), "the exchange"));
-  RETURN_IF_ERROR(check(cudaDeviceSynchronize(), "the exchange"));
   links_ = {.rank = share().rank, .ranks = share().ranks, .fault = fault};
   steps_ = 0;
   ASSIGN_OR_RETURN(links_.inbox, of_ranks(inbox_.as<uint64_t>()));
@@ -119,9 +118,9 @@ Result<int32_t> RankExchange::begin_step(const int32_t* epoch, cudaStream_t stre
   if (++steps_ > kMostSteps) {
     RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), "the exchange"));
     RETURN_IF_ERROR(meet());
-    RETURN_IF_ERROR(check(cudaMemset(inbox_.as<void>(), 0, inbox_.bytes()), "the exchange"));
-    RETURN_IF_ERROR(check(cudaMemset(arrived_.as<void>(), 0, arrived_.bytes()), "the exchange"));
-    RETURN_IF_ERROR(check(cudaDeviceSynchronize(), "the exchange"));
+    for (const DeviceBuffer* const each : {&inbox_, &arrived_})
+      RETURN_IF_ERROR(check(cudaMemsetAsync(each->as<void>(), 0, each->bytes(), stream), "the exchange"));
+    RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), "the exchange"));
     RETURN_IF_ERROR(meet());
     steps_ = 1;
   }

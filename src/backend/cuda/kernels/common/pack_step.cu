@@ -44,28 +44,41 @@ __device__ int position_at(const PackStep& p, int row) {
 }
 __device__ int page_at(const PackStep& p, int page) { return min(max(page, 0), p.pages - 1) * p.pitch; }
 
-// Rows without a sequence are attended to as the first token of the first sequence, which is harmless.
+// Tiles of the sequences before this one.
+__device__ int tiles_before(const PackStep& p, int sequence, bool decode) {
+  int tiles = 0;
+  for (int s = 0; s < sequence; ++s) tiles += tiles_of(p, part_of(p, s).count, decode);
+  return tiles;
+}
+__device__ RowTile& tile_at(const PackStep& p, int tile, bool decode) {
+  return reinterpret_cast<RowTile*>(p.inputs + (decode ? p.decode_tiles : p.prefill_tiles))[tile];
+}
+
+// Rows without a sequence are attended to as the first token of the first sequence, which is harmless:
+// without a tile they would be projected as an earlier step left them. Their tiles, each of one row, are the
+// last.
+__device__ void put_padded_tile(const PackStep& p, int row, int behind) {
+  const bool decodes = p.most_decode_rows > 0;
+  const int tile = p.only_decodes ? row : tiles_before(p, p.call.sequences, decodes) + min(row, behind);
+  tile_at(p, tile, decodes) = {.row = row, .count = 1};
+}
+
 __device__ void put_tile(const PackStep& p, int row) {
-  if (row + p.first_row >= p.call.starts[p.call.sequences]) {
-    if (p.only_decodes) reinterpret_cast<RowTile*>(p.inputs + p.decode_tiles)[row] = {.row = row, .count = 1};
-    return;
-  }
+  const int behind = row + p.first_row - p.call.starts[p.call.sequences];
+  if (behind >= 0) return put_padded_tile(p, row, behind);
   const int sequence = sequence_of(p, p.first_row + row);
   const Part part = part_of(p, sequence);
   const bool decodes = part.count <= p.most_decode_rows;
   const int place = row - part.first;
   if (!decodes && place % p.tile_tokens != 0) return;
   int tile = row;
-  if (!p.only_decodes) {
-    tile = decodes ? place : place / p.tile_tokens;
-    for (int s = 0; s < sequence; ++s) tile += tiles_of(p, part_of(p, s).count, decodes);
-  }
-  RowTile& out = reinterpret_cast<RowTile*>(p.inputs + (decodes ? p.decode_tiles : p.prefill_tiles))[tile];
-  out = {.row = row,
-         .count = decodes ? 1 : min(p.tile_tokens, part.count - place),
-         .position = position_at(p, row),
-         .table = {sequence * p.table_pages, (p.call.sequences + sequence) * p.table_pages},
-         .written = position_at(p, part.first)};
+  if (!p.only_decodes) tile = tiles_before(p, sequence, decodes) + (decodes ? place : place / p.tile_tokens);
+  tile_at(p, tile, decodes) = {
+      .row = row,
+      .count = decodes ? 1 : min(p.tile_tokens, part.count - place),
+      .position = position_at(p, row),
+      .table = {sequence * p.table_pages, (p.call.sequences + sequence) * p.table_pages},
+      .written = position_at(p, part.first)};
 }
 
 // The caller's slot of a row is below 0 if the row has no place in the cache.

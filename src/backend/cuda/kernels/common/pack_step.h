@@ -25,7 +25,7 @@ struct PackStep {
   int pitch = 1;        // pages of our kernels from one page of the caller's to the next
   int table_pages = 0;  // entries of each page table that is written
   int most_decode_rows = 0, tile_tokens = 0;
-  bool only_decodes = false;  // no sequence has more rows: each row is a tile of its own, padded ones too
+  bool only_decodes = false;  // no sequence has more rows: row r's tile is tile r
   int32_t* inputs = nullptr;
   int tokens = 0, positions = 0, slots[2] = {}, decode_tiles = 0, prefill_tiles = 0, tables = 0;
   // A row that is not finite leaves such values in its pages. Whoever owns one of them next gives those

@@ -22,6 +22,7 @@ struct Captures {
   int executables = 0, launches = 0;
   // So many allocations of memory, the device's and page-locked, before all fail; below 0: none does.
   int allocations_left = -1;
+  int cooperative_left = -1;   // so many cooperative launches before one that fails; below 0: none does
   bool refuses_locks = false;  // memory that is there cannot be page-locked
   bool hangs = false;          // streams never end what they have
 
@@ -30,6 +31,8 @@ struct Captures {
     if (allocations_left != 0) return --allocations_left, true;
     return refused = true, false;
   }
+
+  bool may_launch_together() { return cooperative_left < 0 || cooperative_left-- > 0; }
 
   // The graph is gone, with its executables.
   void destroy(unsigned long long graph) {

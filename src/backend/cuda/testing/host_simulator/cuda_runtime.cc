@@ -3,6 +3,7 @@
 // seen.
 #include <cuda.h>
 #include <cuda_runtime.h>
+#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -126,7 +127,11 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream == nullptr) end_default_stream();
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return end_default_stream(), cudaSuccess; }
+// As CUDA has it, this fails while any stream of the process is captured, and ends that capture.
+cudaError_t cudaDeviceSynchronize() {
+  ADD_FAILURE() << "a wait for the whole device";
+  return cudaErrorStreamCaptureUnsupported;
+}
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return std::swap(*mode, captures().mode), cudaSuccess;
 }

@@ -53,6 +53,24 @@ TEST(ExpertRanks, ChooseByTheirOwnPart) {
   }
 }
 
+// Epochs have 32 bits.
+TEST(ExpertRanks, CountEpochsAnewBeforeTheyAreUsedUp) {
+  const auto exchange = std::make_shared<Exchange>(2, 30.0);
+  std::array<std::jthread, 2> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks[rank] = std::jthread([&exchange, rank] {
+      int fault = 0;
+      RankExchange own;
+      EXPECT_EQ(own.open({{rank, 2}, exchange}, 0, GpuPart(), &fault).message(), "");
+      const int32_t first = own.begin_step(nullptr, nullptr).value();
+      EXPECT_GT(first, 0);
+      int32_t epoch = first;
+      for (int32_t before = 0; epoch > before; epoch = own.begin_step(nullptr, nullptr).value())
+        before = epoch;
+      EXPECT_EQ(epoch, first);
+    });
+}
+
 // The other ranks may replay a graph, whose exchanges have the numbers from 0 on.
 TEST(ExpertRanks, CountAStepsExchangesAnewWhereItsOpsAreGivenAgain) {
   RankExchange exchange;

@@ -31,6 +31,35 @@ struct HostMemory {
 };
 using Both = StepOperatorAndBackend<HostMemory>;
 
+// A caller's tensors for one sequence from its first token on, in one page.
+struct OneSequence {
+  std::vector<int32_t> starts, tokens, pages;
+  std::vector<int64_t> positions, slots;
+  std::vector<uint16_t> out;
+  OneSequence(int32_t page, std::vector<int32_t> of, size_t padding, int hidden)
+      : starts{0, static_cast<int32_t>(of.size())}, tokens(std::move(of)), pages{page} {
+    for (int64_t i = 0; i < std::ssize(tokens); ++i) positions.push_back(i), slots.push_back(32 * page + i);
+    const size_t rows = tokens.size() + padding;
+    tokens.resize(rows, -5), positions.resize(rows, int64_t{1} << 40), slots.resize(rows, -1);
+    out.resize(rows * static_cast<size_t>(hidden));
+  }
+  Status run(StepOperator& op) {
+    return op.run({.rows = static_cast<int>(tokens.size()),
+                   .sequences = 1,
+                   .host_starts = starts.data(),
+                   .starts = starts.data(),
+                   .tokens = tokens.data(),
+                   .positions = positions.data(),
+                   .full = {pages.data(), 1, slots.data()},
+                   .sliding = {pages.data(), 1, slots.data()},
+                   .longest = 32,
+                   .out = out.data()});
+  }
+  bool finite() const {
+    return std::ranges::all_of(out, [](uint16_t bf16) { return (bf16 & 0x7F80) != 0x7F80; });
+  }
+};
+
 // Rows that decode and drafts of several rows.
 TEST(StepOperator, DecodesAsTheBackendDoes) {
   Both both(small_config(kLayers), kMaxRows);
@@ -53,6 +82,47 @@ TEST(StepOperator, PaddedRowsChangeNothing) {
   EXPECT_EQ(both.step({8, 8}), 0);
   for (const int padding : {1, 2, 7, 14}) EXPECT_EQ(both.step({1, 1}, padding), 0) << padding;
   EXPECT_EQ(both.step({3, 0, 1}, 4), 0);
+  EXPECT_EQ(both.step({9, 1, 0, 12}, 5), 0);
+}
+
+// The step before has left infinite values of attention.
+TEST(StepOperator, PaddingTakesNothingFromEarlierSteps) {
+  const ModelConfig config = small_config(1);
+  Both both(config, kMaxRows, 2, false, true);
+  OneSequence infinite(5, std::vector<int32_t>(32, OverflowingValues::kToken), 0, config.hidden);
+  EXPECT_EQ(infinite.run(both.op()).message(), "");
+  EXPECT_FALSE(infinite.finite());
+  for (const size_t tokens : {10, 20, 1}) {
+    OneSequence padded(7, std::vector<int32_t>(tokens, 2), 32 - tokens, config.hidden);
+    EXPECT_EQ(padded.run(both.op()).message(), "");
+    EXPECT_TRUE(padded.finite()) << tokens;
+  }
+}
+
+// The layer that was not launched would have cleared what the one before it has left.
+TEST(StepOperator, AStepThatWasNotLaunchedWholeLeavesNothingToTheNext) {
+  ModelConfig config = small_config(1);
+  config.hidden = config.intermediate = 2880, config.experts = 4;
+  ModelWeights weights = make_random_model(config, {});
+  config.layers = 2, config.sliding.push_back(false);
+  weights.layers.push_back(weights.layers[0]);
+  auto made = prepare_step({.max_rows = 8, .max_sequences = 1, .max_context = 32}, config, weights);
+  ASSERT_EQ(made.status().message(), "");
+  StepOperator& op = *made.value();
+  const size_t page = op.page_bytes();
+  std::vector<std::byte> caches(2 * 4 * page);
+  for (int layer = 0; layer < 2; ++layer)
+    ASSERT_EQ(
+        op.set_cache(layer, &caches[static_cast<size_t>(layer) * 4 * page], 2, static_cast<int64_t>(2 * page))
+            .message(),
+        "");
+  on_host::captures().no_begin = true;
+  on_host::captures().cooperative_left = 1;
+  EXPECT_EQ(OneSequence(1, {5}, 0, config.hidden).run(op).message(), "too large");
+  OneSequence next(1, {3}, 0, config.hidden), again(1, {3}, 0, config.hidden);
+  EXPECT_EQ(next.run(op).message(), "");
+  EXPECT_EQ(again.run(op).message(), "");
+  EXPECT_EQ(next.out, again.out);
 }
 
 // In parts of at most so many rows, each sequence cut where they end.
@@ -60,6 +130,7 @@ TEST(StepOperator, LargeStepsRunInParts) {
   Both both(small_config(kLayers), 5);
   EXPECT_EQ(both.step({8, 7, 4}), 0);
   EXPECT_EQ(both.step({1, 1, 1}, 9), 0);
+  EXPECT_EQ(both.step({1, 7, 1}, 13), 0);
   EXPECT_EQ(both.step({2, 8, 8, 8}), 0);
   Both tiles(small_config(kLayers), 13);
   EXPECT_EQ(tiles.step({11, 3, 18}), 0);

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "backend/cuda/runtime/check.h"
+#include "backend/cuda/testing/host_simulator/captures.h"
 #include "backend/cuda/testing/host_simulator/thread_block.h"
 
 namespace moesaic::cuda {
@@ -40,6 +41,7 @@ static Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t sh
 template <typename... Params, typename... Args>
 static Status launch_together(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
                               cudaStream_t stream, Args&&... args) {
+  if (!on_host::captures().may_launch_together()) return Status(StatusCode::kInternal, "too large");
   return launch(kernel, grid, block, shared, stream, std::forward<Args>(args)...);
 }
 template <typename... Params, typename... Args>

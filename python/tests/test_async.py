@@ -76,10 +76,13 @@ def test_a_refused_request_takes_nobodys_answers(engine):
 
 def test_leaving_cancelling_and_aborting(engine):
     async def run():
+        before = engine.stats["generated_tokens"]
         async for _ in (outputs := engine.generate("Once", ENDLESS)):
             break
         await outputs.aclose()
         await until_idle(engine)
+        assert engine.stats["generated_tokens"] - before < 4000
+        before = engine.stats["generated_tokens"]
         task = asyncio.create_task(last(engine.generate("Once", ENDLESS)))
         while engine.stats["running"] == 0:
             await asyncio.sleep(0)
@@ -87,6 +90,7 @@ def test_leaving_cancelling_and_aborting(engine):
         with pytest.raises(asyncio.CancelledError):
             await task
         await until_idle(engine)
+        assert engine.stats["generated_tokens"] - before < 4000
         final = None
         async for final in engine.generate("Once", ENDLESS, request_id="mine"):
             engine.abort("mine")

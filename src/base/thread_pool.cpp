@@ -115,18 +115,17 @@ int ThreadPool::node_of(int thread) const {
   return cpu >= 0 && cpu < std::ssize(node_of_cpu_) ? node_of_cpu_[cpu] : 0;
 }
 
-// The range that the thread begins with: its own, or one of the node that it has been moved to.
-int ThreadPool::home_of(int thread) const {
-  if (homes_ == 1) return 0;
-  const int node = node_of(thread);
-  const int64_t first = threads_before_[node], count = plan_[node].threads;
-  return static_cast<int>(thread >= first && thread < first + count ? thread : first + thread % count);
-}
-
+// A thread begins with its own range, or one of the node that it has been moved to. Then it looks at those of
+// its node, then at the others.
 void ThreadPool::take_items(int thread) {
-  const int home = home_of(thread);
-  for (int n = 0; n < homes_; ++n) {
-    Range& range = ranges_[(home + n) % homes_];
+  int64_t first = 0, count = 1, home = 0;
+  if (homes_ > 1) {
+    const int node = node_of(thread);
+    first = threads_before_[node], count = plan_[node].threads;
+    home = thread >= first && thread < first + count ? thread - first : thread % count;
+  }
+  for (int64_t n = 0; n < homes_; ++n) {
+    Range& range = ranges_[n < count ? first + (home + n) % count : (first + n) % homes_];
     if (n > 0 && range.next.load(std::memory_order_relaxed) >= range.end) continue;
     for (int64_t i = range.next.fetch_add(1, std::memory_order_relaxed); i < range.end;
          i = range.next.fetch_add(1, std::memory_order_relaxed)) {

@@ -119,6 +119,7 @@ asio::awaitable<void> Generating::whole() {
   while (!answer_.complete()) {
     const bool more = co_await next(nullptr);
     if (more) continue;
+    exchange_.record().usage = answer_.usage();
     if (!exchange_.gone().stop_requested()) co_await send_error(exchange_, error_);
     co_return;
   }

@@ -538,6 +538,22 @@ class Start(unittest.TestCase):
         self.assertEqual(request["status"], 200)
         self.assertGreater(request["generated_tokens"], 0)
 
+    def test_log_of_clients_that_left(self):
+        """It counts what was computed for them."""
+        server = Served(context=8192).wait_ready()
+        for stream in (False, True):
+            before = server.metric("vllm:generation_tokens_total")
+            body = json.dumps(ask("Tell me a long story.", max_tokens=8000, ignore_eos=True, stream=stream)).encode()
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.sendall(b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (CHAT.encode(), len(body), body))
+                while server.metric("vllm:generation_tokens_total") < before + 10:
+                    time.sleep(0.01)
+            server.until("vllm:num_requests_running", 0)
+        lines = [json.loads(line) for line in server.stop()[1].splitlines()]
+        counts = [line["generated_tokens"] for line in lines if line["event"] == "request" and line["path"] == CHAT]
+        self.assertEqual(len(counts), 2)
+        self.assertGreaterEqual(min(counts), 9)
+
     def test_log_nobody_reads(self):
         server = Served().wait_ready()
         server.process.stderr.close()

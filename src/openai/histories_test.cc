@@ -114,6 +114,8 @@ TEST(ChatHistory, WhatTheModelCannotReadBecomesANote) {
   const std::string call =
       R"({"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]})";
   const std::string result = R"({"role": "tool", "tool_call_id": "c", "content": [)" + image + "]}";
+  const std::string read = R"({"role": "tool", "tool_call_id": "c", "content": "See file 1."})",
+                    rule = R"({"role": "system", "content": "The file follows."})";
   const auto list = [](std::initializer_list<std::string> messages) {
     return fmt::to_string(fmt::join(messages, ","));
   };
@@ -123,13 +125,14 @@ TEST(ChatHistory, WhatTheModelCannotReadBecomesANote) {
   for (const std::string& messages :
        {list({shown, answer, user}), list({shown, user}), list({shown, call, result}),
         list({user, call, result}), list({user, call, result, user}), list({user, thought, user}),
-        list({user, drawn, user})}) {
+        list({user, drawn, user}), list({user, call, read, shown}), list({user, call, read, rule, shown})}) {
     const std::string prompt = prompt_of(ask(messages));
     EXPECT_NE(prompt.find(kNote), std::string::npos) << messages;
     EXPECT_EQ(prompt.find("AAAA"), std::string::npos) << messages;
   }
   for (const std::string& messages :
        {shown, list({answer, shown}), list({user, shown}), list({shown, answer, shown}), list({system, user}),
+        list({user, call, read, answer, shown}), list({user, call, read, user, shown}), list({rule, shown}),
         std::string(R"({"role": "user", "content": "a", "images": ["AAAA"]})"),
         std::string(R"({"role": "user", "content": "a", "images": 5})")})
     EXPECT_EQ(error_of(ask(messages)).param, "messages") << messages;

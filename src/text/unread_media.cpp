@@ -25,18 +25,27 @@ std::string omitted(std::string_view medium) {
   return fmt::format("[{} omitted: this model reads text only]", medium);
 }
 
+namespace {
+
+std::string role_of(const OrderedJson& message) { return string_or(message, "role", ""); }
+bool is_instruction(const std::string& role) { return role == "system" || role == "developer"; }
+
+}  // namespace
+
 size_t question_of(const OrderedJson& messages, bool continues) {
   for (size_t i = messages.size() - (continues && !messages.empty() ? 1 : 0); i-- > 0;) {
-    const std::string role = string_or(messages[i], "role", "");
-    if (role == "user") return i;
+    const std::string role = role_of(messages[i]);
     if (role == "assistant") break;
+    if (role != "user") continue;
+    size_t before = i;
+    while (before > 0 && is_instruction(role_of(messages[before - 1]))) --before;
+    return before > 0 && role_of(messages[before - 1]) == "tool" ? messages.size() : i;
   }
   return messages.size();
 }
 
 Media media_of(const OrderedJson& message, bool is_question) {
-  const std::string role = string_or(message, "role", "");
-  return is_question || role == "system" || role == "developer" ? Media::kRefused : Media::kNoted;
+  return is_question || is_instruction(role_of(message)) ? Media::kRefused : Media::kNoted;
 }
 
 }  // namespace moesaic::text

@@ -19,7 +19,8 @@ std::string_view medium_of(const OrderedJson& part);
 std::string omitted(std::string_view medium);
 
 // The index of the message that is to be answered: the last one of the user's, unless one of the assistant's
-// follows it that has ended. continues: the last one has not. messages.size() where there is none.
+// follows it that has ended, or it stands behind a tool's result, of which it may be a part (pydantic-ai).
+// continues: the last message has not ended. messages.size() where there is none.
 size_t question_of(const OrderedJson& messages, bool continues);
 // For the message with that index in a list that has its question at another.
 Media media_of(const OrderedJson& message, bool is_question);

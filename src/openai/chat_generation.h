@@ -17,6 +17,7 @@ struct ChatTask {
   Tools tools;
   Thinking thinking;
   AnswerForm form;
+  std::string verbosity = {};  // as read_verbosity() gives it
   bool cache_prompt = true;
   std::string cache_salt = {};
   bool exact_count = false;  // a prompt that is too long is counted to its end

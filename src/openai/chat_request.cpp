@@ -44,6 +44,7 @@ ChatRequest read_chat(Fields& fields, const Service& service) {
   r.tools = read_tools(fields);
   read_parallel_calls(fields, r.tools);
   r.thinking = read_thinking(fields);
+  r.verbosity = read_verbosity(fields);
   read_format(fields, "response_format", fields.find("response_format"), r.form);
   read_other_formats(fields, r.form);
   fields.integer("n", r.n, 1, service.max_choices);
@@ -60,6 +61,7 @@ ChatRequest read_chat(Fields& fields, const Service& service) {
 
 Result<Conversation> conversation_of(const Json& root, const ChatRequest& r, const Service& service) {
   Conversation conversation = new_conversation(r.tools, r.form, r.thinking, service);
+  conversation.instructions = r.verbosity;
   conversation.continues = r.continues;
   RETURN_IF_ERROR(read_messages(root["messages"], "messages", conversation));
   if (r.continues) leave_open(conversation);

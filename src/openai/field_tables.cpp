@@ -33,6 +33,7 @@ constexpr KnownField kResponseFormat[] = {
     {"type"},
     {"json_schema", kRead, {}, {}, &kJsonSchemaMembers},
     {"schema"},
+    {"value"},
 };
 constexpr FieldTable kResponseFormatMembers{{{{"`response_format`", kResponseFormat}}}};
 
@@ -41,7 +42,7 @@ constexpr FieldTable kTextFormatMembers{{{kJsonSchemaPart, {"`text.format`", kTe
 
 constexpr KnownField kText[] = {
     {"format", kRead, {}, {}, &kTextFormatMembers},
-    {"verbosity", kRefused, R"(["medium"])", "say in the instructions how long answers are to be"},
+    {"verbosity"},
 };
 constexpr FieldTable kTextMembers{{{{"`text`", kText}}}};
 
@@ -279,7 +280,7 @@ constexpr KnownField kChat[] = {
     {"n_cmpl", kRefused, "[1]", "use n"},
     {"best_of", kRefused, "[1]", "use n"},
     {"max_output_tokens", kRefused, {}, "use max_completion_tokens"},
-    {"verbosity", kRefused, R"(["medium"])", "say in the messages how long answers are to be"},
+    {"verbosity", kRead, R"(["medium"])"},
     {"modalities", kRefused, R"([["text"], []])", "the model writes text"},
     {"audio", kRefused, {}, "the model writes text"},
     {"functions", kRefused, kEmpty, "use tools"},

@@ -275,6 +275,8 @@ constexpr ReadCase kReadCases[] = {
     {"type", R"("json_object")", "{}", "`text.format`"},
     {"type", R"("web_search")", "{}", "`tools`"},  // left out
     {"schema", kSchema},
+    {"value", kSchema},
+    {"verbosity", R"("low")"},
     {"name", R"("told")"},
     {"description", R"("Told.")"},
     {"parameters", R"({"type": "object", "properties": {"told": {"type": "string"}}})"},

@@ -180,6 +180,15 @@ Thinking read_thinking(Fields& fields) {
   return thinking;
 }
 
+std::string read_verbosity(Fields& fields) {
+  std::string verbosity = "medium";
+  fields.read("verbosity", verbosity);
+  if (verbosity == "low") return "Keep answers short.";
+  if (verbosity == "high") return "Answer in detail.";
+  if (verbosity != "medium") fields.refuse("verbosity", "must be low, medium or high");
+  return {};
+}
+
 void read_format(Fields& fields, const char* key, const Json* format, AnswerForm& form) {
   if (format == nullptr || format->is_null()) return;
   const std::string type = text::string_or(*format, "type", "");
@@ -192,6 +201,8 @@ void read_format(Fields& fields, const char* key, const Json* format, AnswerForm
     return fields.refuse(key, fmt::format("json_schema does not belong to type {}", type));
   if (type == "text" && has("schema")) return fields.refuse(key, "schema does not belong to type text");
   if (type == "text") return;
+  if (type == "json_object" && has("value") && !has("schema"))  // huggingface_hub
+    return set_schema(fields, key, (*format)["value"], form);
   if (type == "json_object" && !has("schema")) return any_object(fields, key, form);
   // Chat completions have one object more around it than responses; llama.cpp none at all.
   const Json& holder = has("json_schema") ? (*format)["json_schema"] : *format;

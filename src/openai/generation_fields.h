@@ -31,6 +31,8 @@ struct Thinking {
 // chat_template_kwargs.model_identity and the budget (reasoning_budget.h). What contradicts itself is
 // refused.
 Thinking read_thinking(Fields& fields);
+// verbosity, for which the model has no setting, as an instruction; empty for medium.
+std::string read_verbosity(Fields& fields);
 
 // The form that an answer must have.
 struct AnswerForm {

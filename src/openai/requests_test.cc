@@ -123,7 +123,8 @@ TEST(Requests, WhatAGrammarCannotHoldIsRefused) {
 // A response format is about the final answer, and there is none.
 TEST(Requests, AFormThatARequiredCallWouldDropIsRefused) {
   const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": )";
-  for (const std::string choice : {R"("required")", R"({"type": "function", "function": {"name": "f"}})"}) {
+  for (const std::string choice : {R"("required")", R"({"type": "function", "function": {"name": "f"}})",
+                                   R"({"function": {"name": "f"}})"}) {
     for (const auto& [field, value] : {std::pair("guided_regex", R"("a+")"),
                                        {"regex", R"("a+")"},
                                        {"guided_choice", R"(["a"])"},
@@ -217,6 +218,27 @@ TEST(Requests, WaysToSetTheEffort) {
   }
 }
 
+TEST(Requests, VerbosityIsAnInstruction) {
+  for (const auto& [verbosity, said] :
+       {std::pair("low", "Keep answers short."), {"high", "Answer in detail."}}) {
+    const std::string chat_field = fmt::format(R"("verbosity": "{}")", verbosity),
+                      text_field = fmt::format(R"("text": {{"verbosity": "{}"}})", verbosity);
+    const std::string with_rule = fmt::format(R"({{{}, "messages": [{{"role": "system", "content": "Rhyme."}},
+                        {{"role": "user", "content": "hi"}}]}})",
+                                              chat_field);
+    const std::string both = fmt::format("# Instructions\n\n{}\n\nRhyme.<|end|>", said);
+    EXPECT_NE(prompt_of(chat(chat_field)).find(fmt::format("{}<|end|>", said)), std::string::npos);
+    EXPECT_NE(prompt_of(response(text_field)).find(fmt::format("{}<|end|>", said)), std::string::npos);
+    EXPECT_NE(prompt_of(prepare_chat(with_rule, service())).find(both), std::string::npos);
+    EXPECT_NE(prompt_of(response(text_field + R"(, "instructions": "Rhyme.")")).find(both),
+              std::string::npos);
+  }
+  EXPECT_EQ(prompt_of(chat(R"("verbosity": "medium")")), prompt_of(chat("")));
+  EXPECT_EQ(prompt_of(response(R"("text": {"verbosity": "medium"})")), prompt_of(response("")));
+  EXPECT_EQ(error_of(chat(R"("verbosity": "brief")")).param, "verbosity");
+  EXPECT_EQ(error_of(response(R"("text": {"verbosity": 1})")).param, "text");
+}
+
 TEST(Requests, ThinkingBudgets) {
   const auto budget = [](PreparedRequestOrError made) {
     return sampling_of(std::move(made)).reasoning_budget;
@@ -266,6 +288,7 @@ TEST(Requests, FormsOfAnAnswerInOtherServersWords) {
   for (size_t at = 0; (at = quoted.find('"', at)) != std::string::npos; at += 2) quoted.insert(at, "\\");
   for (const std::string& more :
        {R"("response_format": {"type": "json_object", "schema": )" + schema + "}",
+        R"("response_format": {"type": "json_object", "value": )" + schema + "}",
         R"("response_format": {"type": "json_schema", "schema": )" + schema + "}",
         R"("guided_json": )" + schema, R"("guided_json": ")" + quoted + "\"", R"("json_schema": )" + schema,
         R"("structured_outputs": {"json": )" + schema + "}",

@@ -27,10 +27,11 @@ struct ResponsesRequest : ChatTask {
 };
 
 void read_text_format(Fields& fields, ResponsesRequest& r) {
-  fields.inside("text", [&](const Fields& text) {
+  fields.inside("text", [&](Fields& text) {
     const Json* format = text.find("format");
     if (format != nullptr) r.format = *format;
     read_format(fields, "text", format, r.form);
+    r.verbosity = read_verbosity(text);
   });
 }
 
@@ -69,7 +70,8 @@ ResponsesRequest read_responses(Fields& fields, size_t first, const Service& ser
   fields.read("store", r.store);
   r.store = r.store && service.responses != nullptr;
   Conversation conversation = new_conversation(r.tools, r.form, r.thinking, service);
-  conversation.instructions = std::move(instructions);
+  const bool both = !r.verbosity.empty() && !instructions.empty();
+  conversation.instructions = r.verbosity + (both ? "\n\n" : "") + instructions;
   r.conversation = read_input(fields, r.tools, first, std::move(conversation));
   r.options.functions = Callable(r.tools);
   r.options.reasoning = r.thinking.shown;

@@ -141,7 +141,8 @@ void read_choice(Fields& fields, Tools& tools) {
     tools.choice = Choice::kNone;
   } else if (*choice == "required") {
     tools.choice = Choice::kRequired;
-  } else if (choice->is_object() && text::string_or(*choice, "type", "") == "function") {
+  } else if (choice->is_object() &&
+             text::string_or(*choice, "type", choice->contains("function") ? "function" : "") == "function") {
     tools.choice = Choice::kNamed;
     tools.named = chosen_name(*choice);
     if (!has_tool(tools, tools.named))

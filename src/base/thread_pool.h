@@ -44,8 +44,8 @@ class ThreadPool {
 
   // The same as for_each, with a range of items for each node: the items of node n end at ends[n], where the
   // next node's begin. Each thread begins with items of its own that follow each other, of the node that it
-  // runs on, for bodies whose neighbours use the same memory; then it takes what is left of that node's, and of
-  // the others' when those are all taken.
+  // runs on, for bodies whose neighbours use the same memory; then it takes what is left of that node's, and
+  // of the others' when those are all taken.
   template <typename Body>
   void for_each_by_node(std::span<const int64_t> ends, Body&& body) {
     std::vector<int64_t> parts;

@@ -215,7 +215,8 @@ TEST_P(Store, ADiskThatHangsHoldsNobodyUp) {
   EXPECT_EQ(ask(300, 1).tokens, first);
   EXPECT_EQ(run.requests.back()->reused, 0);
   EXPECT_EQ(run.engine.stats().store.abandoned, 1u);
-  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(10));  // for a second that it waits
+  EXPECT_LT(std::chrono::steady_clock::now() - begun,
+            std::chrono::seconds(10));  // for a second that it waits
   // The reader hangs, and so does the writer: nothing is looked for any more, and what is offered is dropped.
   while (run.engine.store()->answers()) std::this_thread::yield();
   for (int i = 0; i < 40; ++i) ask(540, 3 + i % 3);

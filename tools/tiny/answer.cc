@@ -27,7 +27,7 @@ Status submit(moesaic::Model& model, const Json& line, int index) {
   request.prompt = prompt.value();
   request.sampling.temperature = 0;
   request.sampling.max_tokens = line.value("max_tokens", 512);
-  if (!line.value("stop", true)) request.sampling.stop_tokens = {kNoToken};
+  if (!line.value("stop", true)) request.sampling.stop_tokens = {moesaic::kNoToken};
   const auto tokens = std::make_shared<std::vector<int32_t>>();
   moesaic::Callbacks callbacks;
   callbacks.on_token = [tokens](const moesaic::SampledToken& t) { tokens->push_back(t.token); };

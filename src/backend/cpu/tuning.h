@@ -30,9 +30,7 @@ struct CpuTuning {
   bool operator==(const CpuTuning&) const = default;
 
   // Many tokens of a panel are limited by arithmetic: short runs, for balance.
-  RunTuning runs_for(int64_t tokens) const {
-    return tokens <= kPanelTokens ? runs : RunTuning{};
-  }
+  RunTuning runs_for(int64_t tokens) const { return tokens <= kPanelTokens ? runs : RunTuning{}; }
   static constexpr int kPanelTokens = 8;
 };
 

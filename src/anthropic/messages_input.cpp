@@ -225,6 +225,7 @@ Status add_message(const Json& json, bool is_question, ConversationBuilder& buil
   const std::string role = string_or(json, "role", "");
   if (role != "user" && role != "assistant" && role != "system")
     return invalid("role '{}' is none of user, assistant, system", role.substr(0, 40));
+  builder.begin_message();
   return MessageReader(role, text::media_of(json, is_question), builder).read(member(json, "content"));
 }
 

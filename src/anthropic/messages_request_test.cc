@@ -220,6 +220,15 @@ TEST(Messages, WhatCannotBeHonouredIsRefused) {
         << content;
 }
 
+TEST(Messages, ResultsWithoutIdsBehindText) {
+  const std::string prompt = prompt_of(ask(R"([{"role": "assistant", "content": [
+      {"type": "tool_use", "name": "f", "input": {}}, {"type": "tool_use", "name": "g", "input": {}}]},
+      {"role": "user", "content": [{"type": "text", "text": "Here."}, {"type": "tool_result", "content": "1"},
+                                   {"type": "tool_result", "content": "2"}]}])"));
+  EXPECT_TRUE(contains(prompt, "functions.f to=assistant<|channel|>commentary<|message|>1")) << prompt;
+  EXPECT_TRUE(contains(prompt, "functions.g to=assistant<|channel|>commentary<|message|>2")) << prompt;
+}
+
 TEST(Messages, ImagesOfAHistoryBecomeNotes) {
   const auto shown = [](const char* type) {
     return fmt::format(

@@ -22,6 +22,7 @@ class MessageReader {
 
   Status add(const Json& json, bool is_question) {
     if (!json.is_object()) return invalid("not an object");
+    builder_.begin_message();
     RETURN_IF_ERROR(text::check_strings(json, {"role", "thinking", "tool_call_id", "tool_name", "name"}));
     ASSIGN_OR_RETURN(std::string text, message_text(json, text::media_of(json, is_question)));
     const std::string role = string_or(json, "role", "");
@@ -58,7 +59,7 @@ class MessageReader {
   Status result(const Json& json, std::string text) {
     const std::string id = string_or(json, "tool_call_id", "");
     std::string name = string_or(json, "tool_name", string_or(json, "name", ""));
-    if (name.empty() && id.empty()) name = builder_.first_open();
+    if (name.empty() && id.empty()) name = builder_.next_tool();
     return builder_.add({.role = "tool", .name = std::move(name), .text = std::move(text)}, id);
   }
 

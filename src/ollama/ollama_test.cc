@@ -100,11 +100,27 @@ TEST(OllamaRequest, AResultWithoutANameIsOfNoCallThatIsOver) {
   }
 }
 
+TEST(OllamaRequest, AResultWithoutANameIsOfTheLastCallWhereNoneIsOpen) {
+  const auto call = [](const char* name) {
+    return fmt::format(R"({{"id": "{0}", "function": {{"name": "{0}", "arguments": {{}}}}}})", name);
+  };
+  const std::string user = R"({"role": "user", "content": "Stop."})",
+                    result = R"({"role": "tool", "content": "1"})";
+  for (const std::string& behind : {user + ", " + result, result + ", " + user + ", " + result,
+                                    result + ", " + result + ", " + user + ", " + result}) {
+    const std::string prompt = prompt_of(
+        prepare_chat, fmt::format(R"("messages": [{{"role": "assistant", "tool_calls": [{}, {}]}}, {}])",
+                                  call("f"), call("g"), behind));
+    EXPECT_TRUE(contains(prompt, "functions.f to=assistant")) << prompt;
+    EXPECT_EQ(contains(prompt, "functions.g to=assistant"), behind.starts_with(result)) << prompt;
+  }
+}
+
 // The answer's own calls, as a client that keeps their text sends them.
 TEST(OllamaRequest, AnAnswersCallsComeBackDigitForDigit) {
   const auto nested = [](int levels) {
     std::string json = "1";
-    for (int i = 0; i < levels; ++i) json = "{\"a\":" + json + "}";
+    for (int i = 0; i < levels; ++i) json = fmt::format(R"({{"a":{}}})", json);
     return json;
   };
   for (const std::string& text :

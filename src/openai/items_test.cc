@@ -130,6 +130,10 @@ TEST(ResponsesItems, OutputsFindTheirTool) {
   EXPECT_TRUE(has(told(R"({"type": "function_call", "call_id": "c", "name": "get", "arguments": "{}"},
                           {"type": "function_call_output", "call_id": "c", "status": "completed", "output": ""})"),
                   "<|start|>functions.get to=assistant<|channel|>commentary<|message|><|end|>"));
+  EXPECT_TRUE(has(told(R"({"type": "function_call", "call_id": "", "name": "get", "arguments": "{}"},
+                          {"role": "user", "content": "Stop."},
+                          {"type": "function_call_output", "call_id": "", "output": "4"})"),
+                  "<|start|>functions.get to=assistant"));
   EXPECT_TRUE(has(told(R"({"type": "apply_patch_call_output", "call_id": "c", "status": "failed"})"),
                   "<|message|>failed<|end|>"));
   EXPECT_TRUE(

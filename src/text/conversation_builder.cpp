@@ -1,6 +1,6 @@
 #include "text/conversation_builder.h"
 
-#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/error.h"
@@ -8,10 +8,14 @@
 namespace moesaic {
 namespace {
 
-constexpr size_t kMostOpen = 512;  // calls whose results are awaited: each result looks through them
-
 std::string qualified(const std::string& function) {
   return function.starts_with("functions.") ? function : "functions." + function;
+}
+
+// The names by which a result may find its call: none, the tool, the id, or both. tool: qualified, or empty.
+std::array<std::string, 4> keys_of(const std::string& id, const std::string& tool) {
+  const std::string by_id = fmt::format("{}:{}", id.size(), id);
+  return {"", tool, by_id, by_id + tool};
 }
 
 }  // namespace
@@ -26,7 +30,7 @@ Status ConversationBuilder::add(Message message, const std::string& call_id) {
   if (message.role != "user" && message.role != "assistant")
     return invalid("role '{}' is none of system, developer, user, assistant, tool",
                    message.role.substr(0, 40));
-  if (message.role == "user") open_.clear();
+  if (message.role == "user") turn_ended_ = true;
   if (message.role == "assistant" && message.channel.empty())
     message.channel = message.recipient.empty() ? "final" : "commentary";
   push(std::move(message));
@@ -64,30 +68,55 @@ Status ConversationBuilder::add_custom_call(const std::string& id, const std::st
 Status ConversationBuilder::push_call(const std::string& id, const std::string& name, Message message) {
   if (name.empty()) return invalid("a tool call has no name");
   message.recipient = qualified(name);
-  if (!id.empty()) tool_of_call_[id] = message.recipient;
-  open_.push_back({id, message.recipient});
-  if (open_.size() > kMostOpen) open_.pop_front();
+  if (std::exchange(turn_ended_, false)) calls_.clear(), open_.clear();
+  const auto keys = keys_of(id, message.recipient);
+  for (const Call* same = first_open(keys[2]); !id.empty() && same != nullptr && same->message != message_;
+       same = first_open(keys[2]))
+    close(*same);
+  for (const std::string& key : keys) {
+    last_tool_[key] = message.recipient;
+    open_.emplace(key, calls_.size());
+  }
+  calls_.push_back({id, message.recipient, message_});
   message.role = "assistant";
   message.channel = "commentary";
   push(std::move(message));
   return {};
 }
 
+const ConversationBuilder::Call* ConversationBuilder::first_open(const std::string& key) const {
+  const auto at = open_.lower_bound({key, 0});
+  return at == open_.end() || at->first != key ? nullptr : &calls_[at->second];
+}
+
+void ConversationBuilder::close(const Call& call) {
+  for (const std::string& key : keys_of(call.id, call.tool)) open_.erase({key, &call - calls_.data()});
+}
+
 bool ConversationBuilder::has_call(const std::string& id) const {
-  return tool_of_call_.contains(id) || std::ranges::count(open_, id, &OpenCall::id) > 0;
+  return last_tool_.contains(keys_of(id, "")[2]);
+}
+
+std::string ConversationBuilder::next_tool() const {
+  const auto last = last_tool_.find("");
+  if (const Call* call = first_open("")) return call->tool;
+  return last == last_tool_.end() ? "" : last->second;
 }
 
 Status ConversationBuilder::add_tool_result(Message message, const std::string& call_id) {
-  const auto known = tool_of_call_.find(call_id);
-  const bool by_name = known == tool_of_call_.end() && !message.name.empty();
-  const auto call = by_name ? std::ranges::find(open_, qualified(message.name), &OpenCall::tool)
-                            : std::ranges::find(open_, call_id, &OpenCall::id);
-  if (!by_name && call != open_.end()) {
+  const bool named = !message.name.empty();
+  const auto [any, tool, id, both] = keys_of(call_id, named ? qualified(message.name) : "");
+  const std::string& key = named && (call_id.empty() || !has_call(call_id)) ? tool
+                           : last_tool_.contains(both)                      ? both
+                                                                            : id;
+  const auto last = last_tool_.find(key);
+  if (const Call* call = first_open(key)) {
     message.name = call->tool;
-  } else if (known != tool_of_call_.end()) {
-    message.name = known->second;
+    close(*call);
+  } else if (last != last_tool_.end()) {
+    message.name = last->second;
   }
-  if (call != open_.end()) open_.erase(call);
+  turn_ended_ = true;
   if (message.name.empty())
     return invalid("a tool message needs a name, or the tool_call_id of an earlier call");
   if (message.name.find('.') == std::string::npos) message.name = qualified(message.name);

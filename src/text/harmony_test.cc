@@ -269,8 +269,11 @@ TEST(HarmonyJson, ReasoningHasThreeNames) {
 
 TEST(HarmonyJson, ToolsKeepTheirOrder) {
   const std::string text = from_json(R"({"messages":[],"tools":[{"type":"function","function":{"name":"f",
-      "description":"D","parameters":{"type":"object","properties":{"z":{"type":"string"},"a":{"type":"number"}}}}}]})");
-  EXPECT_NE(text.find("// D\ntype f = (_: {\nz?: string,\na?: number,\n}) => any;"), std::string::npos)
+      "description":"D","parameters":{"type":"object","properties":{"z":{"type":"string"},"a":{"type":"number",
+      "default":123456789012345678901234}}}}}]})");
+  EXPECT_NE(text.find("// D\ntype f = (_: {\nz?: string,\na?: number, // default: 123456789012345678901234\n"
+                      "}) => any;"),
+            std::string::npos)
       << text;
 }
 
@@ -293,6 +296,17 @@ TEST(HarmonyJson, APartThatLacksItsText) {
                            R"([{"role":"user","content":[{"type":"text","text":5}]}])"}) {
     const std::string message = conversation_from_json(json, "request").status().message();
     EXPECT_NE(message.find("part of type 'text' without text"), std::string::npos) << message;
+  }
+}
+
+TEST(Conversation, ManyCallsWithoutIdsHaveTheirResults) {
+  constexpr int kCalls = 20'000;
+  Conversation conversation;
+  ConversationBuilder builder(conversation);
+  for (int i = 0; i < kCalls; ++i) ASSERT_TRUE(builder.add_call("", std::to_string(i), "{}").ok());
+  for (int i = 0; i < kCalls; ++i) {
+    ASSERT_TRUE(builder.add({.role = "tool"}).ok());
+    ASSERT_EQ(conversation.messages.back().name, "functions." + std::to_string(i));
   }
 }
 

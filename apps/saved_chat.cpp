@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "openai/spliced_json.h"
 #include "text/harmony.h"
 #include "text/limited_json.h"
 
@@ -40,7 +41,7 @@ std::string json_of(const Conversation& conversation) {
   for (const Tool& tool : conversation.tools) json["tools"].push_back(json_of(tool));
   json["messages"] = nlohmann::ordered_json::array();
   for (const Message& m : conversation.messages) json["messages"].push_back(json_of(m));
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return openai::dump(json) + "\n";
 }
 
 }  // namespace moesaic::app

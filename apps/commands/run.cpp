@@ -39,7 +39,7 @@ Result<AnswerGrammar> grammar_of(RunOptions& o) {
   ASSIGN_OR_RETURN(o.schema, read_text_file(o.schema_path));
   auto grammar = AnswerGrammar::compile({.chat = !o.raw, .json_schema = o.schema});
   if (!grammar.ok()) return invalid("{}: {}", o.schema_path, grammar.status().message());
-  ASSIGN_OR_RETURN(const text::OrderedJson parsed, text::parse_ordered_json(o.schema, o.schema_path));
+  ASSIGN_OR_RETURN(const text::OrderedJson parsed, text::parse_exact_json(o.schema, o.schema_path));
   o.schema = text::compact_json(parsed);  // as the prompt has it
   for (const std::string& note : grammar->notes()) chat::notice(fmt::format("{}: {}", o.schema_path, note));
   return grammar;
@@ -50,13 +50,13 @@ Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
   ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_for(m.checkpoint, o.tokenizer));
   if (!o.raw) RETURN_IF_ERROR(render_conversation({}, tokenizer).status());  // it has harmony's tokens
   ASSIGN_OR_RETURN(const KvStoreOptions kept, kv_store_options(o.kv_host, o.kv_disk));
-  ASSIGN_OR_RETURN(KvTiers tiers, KvTiers::open(kept));
   const EngineOptions options{.context = o.context,
                               .max_rows = 0,
                               .prefix_cache = !o.has_prompt || kept.any(),
                               .draft_tokens = o.draft_tokens};
   ASSIGN_OR_RETURN(DraftParts drafts, DraftParts::open(o.speculative, m.checkpoint));
   ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(m.checkpoint, options, m.choice, m.backend, &drafts));
+  ASSIGN_OR_RETURN(KvTiers tiers, KvTiers::open(kept));
   RETURN_IF_ERROR(load(m, plan.demand));
   RETURN_IF_ERROR(drafts.load(*m.backend, m.checkpoint));
   RETURN_IF_ERROR(fit_again(plan, m.checkpoint, *m.backend));

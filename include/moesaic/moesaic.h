@@ -267,7 +267,8 @@ typedef struct moesaic_request {
   size_t bias_count;
   const char* const* stop_strings; /* [stop_string_count]; they end the text and are not part of it */
   size_t stop_string_count;
-  /* [stop_token_count]; the model's own end a chat as well, and plain text where none are given. */
+  /* [stop_token_count]; the model's own end a chat as well, and plain text where none are given or a schema
+   * is. */
   const int32_t* stop_tokens;
   size_t stop_token_count;
   int32_t logprobs;        /* 1: of each token */

@@ -6,6 +6,7 @@
 #include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex.h"
+#include "text/limited_json.h"
 #include "text/utf8.h"
 
 namespace moesaic {
@@ -75,6 +76,8 @@ class Contents {
     if (schema.size() > kMaxSchemaBytes)
       return invalid("{}: {} bytes are too many for a schema (at most {})", name, schema.size(),
                      kMaxSchemaBytes);
+    if (text::has_long_integer(schema))
+      return invalid("{}: an integer in the schema has more than 64 bits or more digits than a double", name);
     work_.begin_next();
     // No function is named where earlier ones have used most of the states or steps.
     const bool little_left =

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -238,6 +239,9 @@ TEST(JsonSchema, SaysWhatItRefuses) {
   EXPECT_EQ(failure(R"({"$ref": "https://example.com/x"})")
                 .find("json_schema: $ref \"https://example.com/x\" leaves"),
             0);
+  for (const char* number : {"18446744073709551616", "-123456789012345678901", "9007199254740993.0"})
+    EXPECT_EQ(failure(fmt::format(R"({{"items": {{"const": {}}}}})", number)),
+              "json_schema: an integer in the schema has more than 64 bits or more digits than a double");
   EXPECT_EQ(failure(R"({"$ref": "#/nothing"})"), "json_schema: $ref \"#/nothing\" points to nothing");
   EXPECT_EQ(failure(R"({"type": "integer", "minimum": 3, "maximum": 2})"),
             "json_schema: no JSON value satisfies the schema, as far as it can be followed");

@@ -53,7 +53,7 @@ Result<Tokens> one_prompt(const Json& prompt, const Service& service, bool speci
 }
 
 bool is_list_of_prompts(const Json& prompt) {
-  return prompt.is_array() && !prompt.empty() && !prompt[0].is_number();
+  return prompt.is_array() && !prompt.empty() && !text::double_of(prompt[0]);
 }
 
 void add_prompt(const Json& prompt, Fields& fields, const Service& service, CompletionRequest& r) {

@@ -92,8 +92,6 @@ void take_form(Fields& fields, const char* key, AnswerFormat given, ResponseForm
 void set_form(Fields& fields, const char* key, const Json& schema, ResponseFormat format, AnswerForm& form) {
   if (!schema.is_object() && !schema.is_boolean())
     return fields.refuse(key, "a JSON schema is an object, true or false");
-  if (text::has_long_integer(schema))
-    return fields.refuse(key, "the schema has an integer of more than 64 bits");
   take_form(fields, key, AnswerFormat{.json_schema = dump(schema)}, std::move(format), form);
 }
 

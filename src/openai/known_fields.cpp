@@ -36,7 +36,10 @@ std::string header_safe(std::string_view name) {
 bool is_accepted(const Json& value, const KnownField& field) {
   if (field.accepted.empty()) return false;
   const Json accepted = Json::parse(field.accepted);
-  return std::find(accepted.begin(), accepted.end(), value) != accepted.end();
+  const std::optional<double> number = text::double_of(value);
+  return std::any_of(accepted.begin(), accepted.end(), [&](const Json& one) {
+    return one == value || (number && text::double_of(one) == number);
+  });
 }
 
 std::string refusal_of(const KnownField& field) {

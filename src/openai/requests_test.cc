@@ -16,8 +16,11 @@ TEST(Requests, WholeNumbersMayBeWrittenAsFractions) {
   EXPECT_EQ(sampling_of(chat(R"("top_k": 4e1)")).top_k, 40);
   EXPECT_EQ(sampling_of(completion(R"("logprobs": 2.0)")).top_logprobs, 2);
   EXPECT_EQ(sampling_of(chat(R"("stop_token_ids": [7.0])")).stop_tokens[0], 7);
-  EXPECT_EQ(prepared_of(prepare_completion(R"({"prompt": [1.0, 2]})", service())).requests[0].prompt,
-            (std::vector<int32_t>{1, 2}));
+  for (const char* one : {"1.0", "1.00000000000000000000001"})
+    EXPECT_EQ(prepared_of(prepare_completion(fmt::format(R"({{"prompt": [{}, 2]}})", one), service()))
+                  .requests[0]
+                  .prompt,
+              (std::vector<int32_t>{1, 2}));
   for (const char* wrong : {"20.5", "1e300", "-1e300", "\"20\"", "true", "[20]", "1e18", "2147483648.0"})
     EXPECT_EQ(error_of(chat(std::string(R"("max_tokens": )") + wrong)).param, "max_tokens") << wrong;
 }
@@ -353,14 +356,15 @@ TEST(Requests, NumbersThatADoubleDoesNotHold) {
     const std::string prompt = prompt_of(make(tool("false")));
     EXPECT_NE(prompt.find(std::string("default: ") + kLong), std::string::npos) << prompt;
     EXPECT_EQ(error_of(make(tool("true"))).message,
-              "the parameters of 'f' are enforced, and an integer in them has more than 64 bits");
+              "parameters of f: an integer in the schema has more than 64 bits or more digits than a double");
     EXPECT_EQ(error_of(make(tool("false") + R"(, "tool_choice": "required")")).param, "tools");
     EXPECT_EQ(error_of(make(fmt::format(R"("guided_json": "{{\"maximum\": {}}}")", kLong))).message,
-              "guided_json: the schema has an integer of more than 64 bits");
+              "json_schema: an integer in the schema has more than 64 bits or more digits than a double");
     EXPECT_EQ(error_of(make(fmt::format(R"("json_schema": {{"const": [{}]}})", kLong))).param, "json_schema");
     EXPECT_EQ(error_of(make(fmt::format(R"("seed": {})", kLong))).param, "seed");
     EXPECT_EQ(sampling_of(make(R"("temperature": 0.69999998807907104492)")).temperature, double{0.7F});
     EXPECT_EQ(sampling_of(make(R"("top_k": 4.00000000000000000000001)")).top_k, 4);
+    EXPECT_EQ(prompt_of(make(R"("typical_p": 1.00000000000000000000001)")), prompt_of(make("")));
     EXPECT_EQ(sampling_of(make(R"("logit_bias": {"7": 0.69999998807907104492})")).logit_bias.at(7), 0.7F);
   }
 }

@@ -6,7 +6,6 @@
 #include <array>
 #include <string_view>
 
-#include "base/error.h"
 #include "openai/sampling_fields.h"
 #include "openai/spliced_json.h"
 #include "text/conversation_builder.h"
@@ -316,11 +315,6 @@ std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const Answe
     if (!tools.may_call(tool.name)) continue;
     held = held || strict;
     const bool enforced = strict || tools.must_call();
-    if (enforced && !tool.parameters.empty() && text::has_long_integer(tool.parameters.parsed()->value))
-      return api_error(
-          invalid("the parameters of '{}' are enforced, and an integer in them has more than 64 bits",
-                  tool.name),
-          "tools");
     format.functions.push_back({tool.name, enforced ? schema_of(tool) : ""});
   }
   if (!held) return AnswerGrammar();

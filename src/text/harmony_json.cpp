@@ -68,6 +68,7 @@ Status add_assistant(const OrderedJson& json, Message message, ConversationBuild
 
 Status add_message(const OrderedJson& json, bool is_question, ConversationBuilder& builder) {
   if (!json.is_object()) return invalid("not an object");
+  builder.begin_message();
   RETURN_IF_ERROR(check_strings(json, {"role", "name", "recipient", "channel", "content_type", "tool_call_id",
                                        "thinking", "reasoning", "reasoning_content", "refusal"}));
   ASSIGN_OR_RETURN(std::string text, message_text(json, text::media_of(json, is_question)));
@@ -96,11 +97,10 @@ Status add_tools(const OrderedJson& list, Conversation& conversation) {
     if (!parameters.is_null() && !parameters.is_object())
       return invalid("tool {}: parameters is not an object", conversation.tools.size());
     if (parameters.is_object()) {
-      const std::string schema = text::compact_json(parameters);
-      if (schema.size() > kMaxParametersBytes)
+      if (text::compact_json(parameters).size() > kMaxParametersBytes)
         return invalid("parameters of tool '{}': more than {} bytes", tool.name.substr(0, 80),
                        kMaxParametersBytes);
-      ASSIGN_OR_RETURN(tool.parameters, JsonSchema::parse(schema, "parameters"));
+      tool.parameters = text::json_schema(parameters);
     }
     conversation.tools.push_back(std::move(tool));
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <utility>
@@ -235,9 +236,18 @@ std::optional<double> double_of(const OrderedJson& value) {
   return {};
 }
 
-bool has_long_integer(const OrderedJson& value) {
-  if (value.is_structured()) return std::any_of(value.begin(), value.end(), has_long_integer);
-  return value.is_binary() && is_integer(kept_text(value));
+bool has_long_integer(std::string_view json) {
+  constexpr size_t kAlwaysExact = 15;  // digits
+  for (size_t at = 0, end = 0; at < json.size(); at = end) {
+    end = json[at] == '"'
+              ? skip_string(json, at)
+              : std::max(at + 1, std::min(json.size(), json.find_first_not_of("+-.0123456789eE", at)));
+    if (json[at] == '"' || end - at <= kAlwaysExact) continue;
+    const OrderedJson number = exact_json(json.substr(at, end - at));
+    const double value = double_of(number).value_or(0.5);
+    if (number.is_binary() && value == std::trunc(value)) return true;
+  }
+  return false;
 }
 
 JsonSchema json_schema(OrderedJson value) {
@@ -263,7 +273,7 @@ Status check_strings(const OrderedJson& object, std::initializer_list<const char
 namespace moesaic {
 
 Result<JsonSchema> JsonSchema::parse(std::string_view json, const std::string& name) {
-  ASSIGN_OR_RETURN(text::OrderedJson parsed, text::parse_ordered_json(json, name));
+  ASSIGN_OR_RETURN(text::OrderedJson parsed, text::parse_exact_json(json, name));
   return text::json_schema(std::move(parsed));
 }
 

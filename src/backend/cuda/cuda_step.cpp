@@ -295,16 +295,19 @@ Status CudaBackend::end_step() {
   return fault_of(*pinned_fault_.as<int>());
 }
 
-// A step that was not launched whole may have left hand-overs that do not come, and lists and words of
-// experts that no kernel has taken and cleared: the next step must not find them. Among ranks the others'
+// A step that was not launched whole may have left a fault, hand-overs that do not come, and lists and words
+// of experts that no kernel has taken and cleared: the next step must not find them. Among ranks the others'
 // words may still be on their way, and nobody knows how far each has come.
 Status CudaBackend::abandoned(const Status& status) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   const cudaError_t asked = cudaStreamIsCapturing(stream_, &capture);
   if (asked != cudaSuccess || capture != cudaStreamCaptureStatusNone) return status;  // nothing has run
   if (!ranks_.alone())
-    lost_ = error(StatusCode::kInternal, "{}: the device is lost; load the model again", status.message());
-  if (!lost_.ok() || !wait_(stream_, "step").ok()) return status;
+    return lost_ =
+               error(StatusCode::kInternal, "{}: the device is lost; load the model again", status.message());
+  if (!wait_(stream_, "step").ok()) return status;
+  unclean_ = true;  // of a fault in it nobody will be told
+  cudaMemsetAsync(fault_.as<int>(), 0, sizeof(int), stream_);
   static_cast<void>(host_.forget());
   static_cast<void>(moe_.reset(model_, stream_));
   return status;

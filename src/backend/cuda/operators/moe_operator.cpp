@@ -181,7 +181,7 @@ Status CudaMoeOperator::check_faults(cudaStream_t stream) const {
 }
 
 // Every kernel once: what is loaded late is loaded now, and not while a stream is captured.
-Status CudaMoeOperator::warm_up(cudaStream_t stream) const {
+Status CudaMoeOperator::warm_up(int* fault, cudaStream_t stream) const {
   constexpr int kRows = 16;
   const size_t bytes = size_t{kRows} * options_.hidden * 2,
                scores = size_t{kRows} * options_.routed_experts * sizeof(float),
@@ -194,14 +194,13 @@ Status CudaMoeOperator::warm_up(cudaStream_t stream) const {
                             {&weights, choices},
                             {&memory, workspace_bytes(kRows)}},
                            "the experts' first run"));
-  ASSIGN_OR_RETURN(const auto block, workspaces_->get(options_.device, stream, 0));
   MoeOperatorCall call{.x = x.as<void>(), .out = out.as<void>()};
   for (const MoeKernelConfig& config : configs_of(experts())) {
     for (const int rows : {kRows, 1, 2, 4, 8}) {
       if (!usable(config, rows)) continue;
       Workspace w;
       deal(memory.as<void>(), rows, w);
-      w.scratch.fault = block->fault;
+      w.scratch.fault = fault;
       call.logits = nullptr, call.ids = ids.as<void>(), call.weights = weights.as<float>();
       RETURN_IF_ERROR(run_rows(call, w, rows, config, stream));
       call.logits = logits.as<void>(), call.ids = nullptr;
@@ -213,7 +212,8 @@ Status CudaMoeOperator::warm_up(cudaStream_t stream) const {
   Workspace w;
   deal(memory.as<void>(), kRows, w);
   RETURN_IF_ERROR(choose(logits.as<float>(), kRows, w, stream));
-  return check(cudaStreamSynchronize(stream), "the experts' first run");
+  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), "the experts' first run"));
+  return Workspaces::check_fault(fault);
 }
 
 Status CudaMoeOperator::prepare(const MoeOperatorMatrix& gate_up, const MoeOperatorMatrix& down,
@@ -227,7 +227,8 @@ Status CudaMoeOperator::prepare(const MoeOperatorMatrix& gate_up, const MoeOpera
   RETURN_IF_ERROR(allocate_weights());
   RETURN_IF_ERROR(load(gate_up, down, stream));
   RETURN_IF_ERROR(check_faults(stream));
-  return options_.warm_up ? warm_up(stream) : Status();
+  ASSIGN_OR_RETURN(int* const fault, Workspaces::fault_word(options_.device, stream));
+  return options_.warm_up ? warm_up(fault, stream) : Status();
 }
 
 }  // namespace cuda

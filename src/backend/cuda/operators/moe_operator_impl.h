@@ -46,7 +46,7 @@ class CudaMoeOperator final : public MoeOperator {
   Status load_slabs(const Raw& gate, const Raw& up, const Raw& down, cudaStream_t stream);
   Status load_matrix(const Matrix& to, const Raw& first, const Raw& second, int fault, cudaStream_t stream);
   Status check_faults(cudaStream_t stream) const;
-  Status warm_up(cudaStream_t stream) const;
+  Status warm_up(int* fault, cudaStream_t stream) const;
 
   LayerExperts experts() const;
   bool routes_all() const {

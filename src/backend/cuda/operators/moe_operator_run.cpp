@@ -221,11 +221,13 @@ Status CudaMoeOperator::run(const MoeOperatorCall& call) const {
   RETURN_IF_ERROR(guard.status());
   const auto stream = static_cast<cudaStream_t>(call.stream);
   MoeOperatorCall part = call;
-  ASSIGN_OR_RETURN(const auto block,
-                   workspaces_->get(options_.device, stream,
-                                    call.workspace == nullptr ? workspace_bytes(call.tokens) : 0));
-  RETURN_IF_ERROR(Workspaces::check_fault(*block));
-  if (call.workspace == nullptr) part.workspace = block->memory.as<void>();
+  ASSIGN_OR_RETURN(int* const fault, Workspaces::fault_word(options_.device, stream));
+  RETURN_IF_ERROR(Workspaces::check_fault(fault));
+  std::shared_ptr<Workspaces::Block> block;
+  if (call.workspace == nullptr) {
+    ASSIGN_OR_RETURN(block, workspaces_->get(options_.device, stream, workspace_bytes(call.tokens)));
+    part.workspace = block->memory.as<void>();
+  }
   for (int64_t done = 0; done < call.tokens; done += kChunkRows) {
     const int rows = static_cast<int>(std::min<int64_t>(kChunkRows, call.tokens - done));
     const auto at = [&](const void* from, int64_t row_bytes) {
@@ -239,7 +241,7 @@ Status CudaMoeOperator::run(const MoeOperatorCall& call) const {
         at(call.logits, int64_t{options_.routed_experts} * (call.logits_type == ElementType::kF32 ? 4 : 2));
     Workspace w;
     deal(part.workspace, rows, w);
-    w.scratch.fault = block->fault;
+    w.scratch.fault = fault;
     const MoeKernelConfig* const config = config_for(rows);
     if (config == nullptr) return no_kernel("moe", gate_up_, rows);
     RETURN_IF_ERROR(run_rows(part, w, rows, *config, stream));

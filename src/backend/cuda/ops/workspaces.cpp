@@ -1,6 +1,7 @@
 #include "backend/cuda/ops/workspaces.h"
 
 #include <algorithm>
+#include <span>
 
 #include "backend/cuda/kernels/common/gave_up.h"
 #include "base/error.h"
@@ -23,36 +24,32 @@ class BesideCaptures {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// Words for faults. They are kept to the end of the process: a kernel that gives up late may find its block
-// gone.
-struct FaultWords {
-  std::mutex mutex;
-  std::vector<PinnedBuffer> pages;
-  std::vector<int*> unused;
+// What a stream's work is launched for: itself, or the graph that it is captured to.
+struct Place {
+  unsigned long long capture = 0, id = 0;  // the id of the stream where there is no capture
+  cudaGraph_t graph = nullptr;
 };
-FaultWords& fault_words() {
-  static auto* const words = new FaultWords;
-  return *words;
+Result<Place> place_of(cudaStream_t stream) {
+  Place p;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  RETURN_IF_ERROR(check(cudaStreamGetCaptureInfo(stream, &status, &p.capture, &p.graph), "moe"));
+  if (status != cudaStreamCaptureStatusNone) return p;
+  p.graph = nullptr;
+  RETURN_IF_ERROR(check(cudaStreamGetId(stream, &p.id), "moe"));  // would end a capture
+  return p;
 }
 
-Result<int*> take_fault_word() {
-  constexpr size_t kWords = 1024;
-  FaultWords& words = fault_words();
-  const std::lock_guard lock(words.mutex);
-  if (words.unused.empty()) {
-    ASSIGN_OR_RETURN(PinnedBuffer page, PinnedBuffer::allocate(kWords * sizeof(int)));
-    for (size_t i = 0; i < kWords; ++i) words.unused.push_back(page.as<int>() + i);
-    words.pages.push_back(std::move(page));
+// Two rows: streams' and graphs'. They stay to the end of the process, since a kernel may give up late.
+Result<std::span<int>> fault_words() {
+  static std::mutex mutex;
+  static auto* const page = new PinnedBuffer;
+  const std::lock_guard lock(mutex);
+  constexpr size_t kWords = 2 * Workspaces::kFaultWords;
+  if (page->as<int>() == nullptr) {
+    ASSIGN_OR_RETURN(*page, PinnedBuffer::allocate(kWords * sizeof(int)));
+    std::fill_n(page->as<int>(), kWords, 0);
   }
-  int* const word = words.unused.back();
-  words.unused.pop_back();
-  *word = 0;
-  return word;
-}
-void put_back(int* fault_word) {
-  FaultWords& words = fault_words();
-  const std::lock_guard lock(words.mutex);
-  words.unused.push_back(fault_word);
+  return std::span(page->as<int>(), kWords);
 }
 
 bool take_fault(int* word) {
@@ -78,36 +75,30 @@ Workspaces::Block::~Block() {
     if (ended != nullptr) cudaEventDestroy(ended);
   }
   memory = {};
-  if (fault != nullptr) put_back(fault);
 }
 
-Result<std::shared_ptr<Workspaces::Block>> Workspaces::make_block(int device, size_t bytes) {
-  auto made = std::make_shared<Block>();
-  made->device = device;
-  ASSIGN_OR_RETURN(made->fault, take_fault_word());
-  ASSIGN_OR_RETURN(made->memory, DeviceBuffer::allocate_unset(bytes, kWhat));
-  return made;
+Result<int*> Workspaces::fault_word(int device, cudaStream_t stream) {
+  const BesideCaptures beside;
+  ASSIGN_OR_RETURN(const Place place, place_of(stream));
+  ASSIGN_OR_RETURN(const std::span<int> words, fault_words());
+  // Ids count up; but each device's default stream has the same one.
+  if (place.graph != nullptr) return &words[kFaultWords + place.capture % kFaultWords];
+  return &words[(place.id + 61ULL * static_cast<unsigned>(device)) % kFaultWords];
 }
 
-Status Workspaces::check_fault(const Block& block) {
-  bool gave_up = take_fault(block.fault);
-  Graphs& all = graphs();
-  const std::lock_guard lock(all.mutex);
-  for (const auto& of_graph : all.blocks) gave_up |= take_fault(of_graph->fault);
+Status Workspaces::check_fault(int* word) {
+  bool gave_up = take_fault(word);
+  ASSIGN_OR_RETURN(const std::span<int> words, fault_words());
+  for (int& of_graph : words.subspan(kFaultWords)) gave_up |= take_fault(&of_graph);
   return gave_up ? error(StatusCode::kInternal, "moe: in an earlier call {}", kGaveUpMessage) : Status();
 }
 
 Result<std::shared_ptr<Workspaces::Block>> Workspaces::get(int device, cudaStream_t stream, size_t bytes) {
   const BesideCaptures beside;
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  unsigned long long capture = 0, id = 0;
-  cudaGraph_t graph = nullptr;
-  RETURN_IF_ERROR(check(cudaStreamGetCaptureInfo(stream, &status, &capture, &graph), "moe"));
-  if (status != cudaStreamCaptureStatusNone) return for_graph(device, {capture, stream}, graph, bytes);
-  RETURN_IF_ERROR(check(cudaStreamGetId(stream, &id), "moe"));  // would end a capture
-
+  ASSIGN_OR_RETURN(const Place place, place_of(stream));
+  if (place.graph != nullptr) return for_graph(device, {place.capture, stream}, place.graph, bytes);
   bool many = false;
-  ASSIGN_OR_RETURN(std::shared_ptr<Block> block, for_stream(device, id, many));
+  ASSIGN_OR_RETURN(std::shared_ptr<Block> block, for_stream(device, place.id, many));
   if (block->memory.bytes() < bytes) {
     if (block->memory.bytes() > 0) RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), "moe"));
     block->memory = {};
@@ -132,9 +123,8 @@ Result<std::shared_ptr<Workspaces::Block>> Workspaces::for_stream(int device, un
     std::shared_ptr<Block> oldest = take_oldest(device);
     lock.unlock();
     oldest = nullptr;  // waits
-    ASSIGN_OR_RETURN(std::shared_ptr<Block> made, make_block(device, 0));
     lock.lock();
-    at = blocks_.emplace(std::pair(device, stream), std::move(made)).first;
+    at = blocks_.emplace(std::pair(device, stream), std::make_shared<Block>()).first;
   }
   at->second->last_use = ++uses_;
   many = std::ranges::count(blocks_, device, [](const auto& entry) { return entry.first.first; }) > 1;
@@ -199,7 +189,9 @@ Result<std::shared_ptr<Workspaces::Block>> Workspaces::take_unused(int device, s
     if (goes) std::erase_if(all.of, [&](const auto& entry) { return entry.second == b; });
     return goes;
   });
-  ASSIGN_OR_RETURN(std::shared_ptr<Block> made, make_block(device, bytes));
+  auto made = std::make_shared<Block>();
+  made->device = device;
+  ASSIGN_OR_RETURN(made->memory, DeviceBuffer::allocate_unset(bytes, kWhat));
   return blocks.emplace_back(std::move(made));
 }
 

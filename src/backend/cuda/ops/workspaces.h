@@ -1,4 +1,4 @@
-// Scratch memory of the operators whose callers bring none.
+// Scratch memory of the operators whose callers bring none, and words for faults.
 #pragma once
 
 #include <atomic>
@@ -20,9 +20,6 @@ namespace moesaic::cuda {
 // Streams are told apart by their ids: handles are used again, and every thread's cudaStreamPerThread has the
 // same one. In a capture, whose streams live as long as it, by their handles.
 //
-// Beside its memory, which may be empty, a block has a fault word. So a kernel that gives up is reported to
-// the next call of its own stream, and ends no wait of another stream's kernels.
-//
 // Thread-safety: any thread; a stream's calls are those of one thread at a time.
 class Workspaces {
  public:
@@ -30,7 +27,6 @@ class Workspaces {
     ~Block();
     int device = 0;
     DeviceBuffer memory;
-    int* fault = nullptr;             // in host memory, where kernels leave kGaveUp (gave_up.h)
     std::atomic<bool> unused = true;  // by any graph
 
    private:
@@ -41,18 +37,24 @@ class Workspaces {
   };
 
   static constexpr size_t kMostStreams = 16;  // streams of a device that keep their block
+  static constexpr size_t kFaultWords = 512;  // of streams, and as many of graphs
 
   // All living operators share one.
   static std::shared_ptr<Workspaces> shared();
 
-  // Gives at least so many bytes for what is now launched on the stream, or captured from it: keep the
-  // pointer until then. Memory of the stream that is too small is replaced, for which its work is waited for;
-  // beyond kMostStreams the block that was used least recently goes, behind its last call. Neither happens
-  // while the stream is captured. The current device is `device`.
+  // Gives at least so many bytes, above 0, for what is now launched on the stream, or captured from it: keep
+  // the pointer until then. Memory of the stream that is too small is replaced, for which its work is waited
+  // for; beyond kMostStreams the block that was used least recently goes, behind its last call. Neither
+  // happens while the stream is captured. The current device is `device`.
   Result<std::shared_ptr<Block>> get(int device, cudaStream_t stream, size_t bytes);
 
-  // An error once, if a kernel has given up on this block, or in a graph, since the last call.
-  static Status check_fault(const Block& block);
+  // The word in host memory in which the kernels now launched on the stream, or captured from it, leave
+  // kGaveUp (gave_up.h). A stream and a graph have one of their own, so that a fault is told to the next call
+  // of that stream, and ends no wait of others' kernels; beyond kFaultWords, two may have the same one. Never
+  // waits. The process's first call allocates.
+  static Result<int*> fault_word(int device, cudaStream_t stream);
+  // An error once, if a kernel has given up with this word, or in a graph, since the last call.
+  static Status check_fault(int* word);
 
  private:
   // A capture's id and one of its streams.
@@ -64,7 +66,6 @@ class Workspaces {
     std::map<CapturedStream, std::shared_ptr<Block>> of;
   };
   static Graphs& graphs();
-  static Result<std::shared_ptr<Block>> make_block(int device, size_t bytes);
   static Result<std::shared_ptr<Block>> for_graph(int device, CapturedStream key, cudaGraph_t graph,
                                                   size_t bytes);
   static Result<std::shared_ptr<Block>> take_unused(int device, size_t bytes);

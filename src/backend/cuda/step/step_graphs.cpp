@@ -37,6 +37,12 @@ void StepGraphs::begin(const StepShape& shape, cudaStream_t stream) {
   set_plain_launches(plainly_);
 }
 
+// The step before may have been ended by an exception.
+void StepGraphs::skip() {
+  replaying_ = capturing_ = false;
+  set_plain_launches(false);
+}
+
 void StepGraphs::refuse_capture(const StepShape& shape) {
   if (plainly_ || !early_launches()) return refuse(shape);
   cudaGetLastError();
@@ -77,6 +83,7 @@ bool StepGraphs::end_capture(const StepShape& shape, const Status& ops, cudaStre
     return false;
   }
   if (plainly_) keep_plain_launches();
+  early_failures_.erase(shape);
   graphs_[shape] = {.executable = executable};
   ++captures_.made;
   return replaying_ = true;

@@ -35,7 +35,7 @@ class StepGraphs {
   // Replays the step's graph, if it has one.
   Status launch(const StepShape& shape, cudaStream_t stream);
   // The step is not captured: its ops run at once.
-  void skip() { replaying_ = capturing_ = false; }
+  void skip();
   // Between begin() and launch(): the graph has the step's ops already.
   bool replaying() const { return replaying_; }
   // Between begin() and end_capture(): the ops are recorded, and do not run.

@@ -17,6 +17,7 @@
 #include "backend/cuda/ops/workspaces.h"
 #include "backend/cuda/runtime/device.h"
 #include "backend/cuda/runtime/features.h"
+#include "backend/cuda/testing/host_simulator/captures.h"
 #include "base/relative_error_test.h"
 #include "mx/formats.h"
 
@@ -121,7 +122,7 @@ struct Layer {
     return w2.times(e, h);
   }
 
-  Result<std::unique_ptr<MoeOperator>> prepare() const {
+  Result<std::unique_ptr<MoeOperator>> prepare(bool warm_up = false) const {
     const auto matrix = [&](const Weights& w, OnDevice<uint8_t>& blocks, OnDevice<uint8_t>& scales,
                             OnDevice<float>& bias) {
       const int64_t block_row = w.cols / 2, scale_row = w.cols / 32;
@@ -147,7 +148,7 @@ struct Layer {
                         .limit = c.limit,
                         .offset = c.offset,
                         .interleaved = c.interleaved,
-                        .warm_up = false},
+                        .warm_up = warm_up},
                        matrix(w13, b13, s13, bias13), matrix(w2, b2, s2, bias2), nullptr);
   }
 };
@@ -338,10 +339,15 @@ TEST(MoeOperator, TellsItsOwnStreamThatAKernelGaveUp) {
                .stream = reinterpret_cast<void*>(stream)})
         .message();
   };
-  *cuda::Workspaces::shared()->get(0, reinterpret_cast<cudaStream_t>(1), 0).value()->fault = cuda::kGaveUp;
-  EXPECT_EQ(run(2), "");
+  *cuda::Workspaces::fault_word(0, reinterpret_cast<cudaStream_t>(1)).value() = cuda::kGaveUp;
+  cuda::on_host::captures().allocations_left = 0;  // none is needed with the caller's workspace
+  for (uintptr_t stream = 2; stream < 40; ++stream) EXPECT_EQ(run(stream, &workspace), "");
   EXPECT_NE(run(1, &workspace).find("gave up"), std::string::npos);
+  cuda::on_host::captures().allocations_left = -1;
   EXPECT_EQ(run(1), "");
+  *cuda::Workspaces::fault_word(0, nullptr).value() = cuda::kGaveUp;
+  EXPECT_NE(layer.prepare(true).status().message().find("gave up"), std::string::npos);
+  EXPECT_EQ(layer.prepare(true).status().message(), "");
 }
 
 TEST(MoeOperator, RefusesInOneLine) {

@@ -125,5 +125,27 @@ TEST_F(StepGraphsTest, ACaptureThatFailsForOtherReasonsLeavesEarlyLaunches) {
   EXPECT_TRUE(early_launches());
 }
 
+TEST_F(StepGraphsTest, AFailureThatIsMadeGoodIsForgotten) {
+  set_early_launches(true);
+  const Status refused(StatusCode::kInternal, "launch: out of memory");
+  EXPECT_EQ(step(rows(1), refused), 2);
+  EXPECT_EQ(step(rows(1)), 1);
+  for (int i = 1; i <= 512; ++i) step({.rows = 1, .sequences = 1, .kv_splits = i});
+  EXPECT_EQ(step(rows(1), refused), 2);
+  EXPECT_EQ(step(rows(1)), 1);
+  EXPECT_TRUE(early_launches());
+}
+
+// An exception ends it before its capture ends.
+TEST_F(StepGraphsTest, AStepThatIsNotEndedLeavesNoPlainLaunches) {
+  set_early_launches(true);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(step(rows(1), Status(StatusCode::kInternal, "launch: refused")), 2);
+  graphs_.begin(rows(1), nullptr);
+  EXPECT_FALSE(early_launches());
+  graphs_.skip();
+  captures().id = 0;
+  EXPECT_TRUE(early_launches());
+}
+
 }  // namespace
 }  // namespace moesaic::cuda

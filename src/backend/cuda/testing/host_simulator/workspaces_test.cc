@@ -101,22 +101,43 @@ TEST_F(WorkspacesTest, ABlockStaysUntilItsCallIsLaunched) {
   EXPECT_FALSE(there(memory));
 }
 
+int* word(uintptr_t of) { return Workspaces::fault_word(0, stream(of)).value(); }
+bool tells(uintptr_t of) {
+  return Workspaces::check_fault(word(of)).message().find("gave up") != std::string::npos;
+}
+
+// However many others have come since, and whatever became of its memory.
 TEST_F(WorkspacesTest, TellsTheStreamOnceThatAKernelGaveUp) {
-  const auto gave_up = [](const std::shared_ptr<Workspaces::Block>& b) {
-    return Workspaces::check_fault(*b).message().find("gave up") != std::string::npos;
-  };
-  *block(1)->fault = kGaveUp;
-  EXPECT_FALSE(gave_up(block(2)));
-  EXPECT_TRUE(gave_up(block(1, 1 << 20)));
-  EXPECT_FALSE(gave_up(block(1)));
+  get(1), get(2), get(1);
+  *word(1) = kGaveUp;
+  for (uintptr_t id = 2; id < Workspaces::kFaultWords; ++id) EXPECT_FALSE((get(id), tells(id))) << id;
+  EXPECT_TRUE(tells(1));
+  EXPECT_FALSE(tells(1));
 }
 
 TEST_F(WorkspacesTest, TellsAnyStreamThatAGraphGaveUp) {
   captures().id = first_;
-  *block(1)->fault = kGaveUp;
+  get(1);
+  *word(1) = kGaveUp;
   captures().id = 0;
-  EXPECT_FALSE(Workspaces::check_fault(*block(2)).ok());
-  EXPECT_TRUE(Workspaces::check_fault(*block(2)).ok());
+  captures().destroy(first_);
+  captures().id = second_;
+  EXPECT_NE(*word(1), kGaveUp);
+  get(1, 1 << 20);  // the first one's goes
+  captures().id = 0;
+  EXPECT_TRUE(tells(2));
+  EXPECT_FALSE(tells(2));
+}
+
+// Nor is any for a graph, whose large block is another's then.
+TEST_F(WorkspacesTest, NothingIsAllocatedForAWord) {
+  EXPECT_NE(word(1), nullptr);
+  captures().allocations_left = 0;
+  for (uintptr_t id = 1; id < 2 * Workspaces::kFaultWords; ++id) EXPECT_NE(word(id), nullptr);
+  captures().id = first_;
+  EXPECT_NE(word(1), nullptr);
+  captures().allocations_left = -1;
+  EXPECT_FALSE(captures().of_graph.contains(first_));
 }
 
 TEST(CopyToDevice, IsThereForStreamsThatDoNotWait) {

@@ -306,7 +306,7 @@ Status CudaBackend::abandoned(const Status& status) {
     return lost_ =
                error(StatusCode::kInternal, "{}: the device is lost; load the model again", status.message());
   if (!wait_(stream_, "step").ok()) return status;
-  unclean_ = true;  // of a fault in it nobody will be told
+  unclean_ = true;  // nobody will be told of a fault in it
   cudaMemsetAsync(fault_.as<int>(), 0, sizeof(int), stream_);
   static_cast<void>(host_.forget());
   static_cast<void>(moe_.reset(model_, stream_));

@@ -24,7 +24,7 @@ class BesideCaptures {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// What a stream's work is launched for: itself, or the graph that it is captured to.
+// A stream that work is launched on, or the graph that captures it.
 struct Place {
   unsigned long long capture = 0, id = 0;  // the id of the stream where there is no capture
   cudaGraph_t graph = nullptr;
@@ -71,8 +71,8 @@ std::shared_ptr<Workspaces> Workspaces::shared() {
 Workspaces::Block::~Block() {
   const BesideCaptures beside;
   if (!device_is_lost()) {
-    if (has_event) cudaEventSynchronize(ended);
-    if (ended != nullptr) cudaEventDestroy(ended);
+    if (has_event_) cudaEventSynchronize(ended_);
+    if (ended_ != nullptr) cudaEventDestroy(ended_);
   }
   memory = {};
 }
@@ -108,9 +108,9 @@ Result<std::shared_ptr<Workspaces::Block>> Workspaces::get(int device, cudaStrea
   if (!many) return block;
   Block* const of_call = block.get();
   return std::shared_ptr<Block>(of_call, [block = std::move(block), stream](Block* b) {
-    if (b->ended == nullptr && cudaEventCreateWithFlags(&b->ended, cudaEventDisableTiming) != cudaSuccess)
+    if (b->ended_ == nullptr && cudaEventCreateWithFlags(&b->ended_, cudaEventDisableTiming) != cudaSuccess)
       return;
-    b->has_event = cudaEventRecord(b->ended, stream) == cudaSuccess;
+    b->has_event_ = cudaEventRecord(b->ended_, stream) == cudaSuccess;
   });
 }
 
@@ -126,7 +126,7 @@ Result<std::shared_ptr<Workspaces::Block>> Workspaces::for_stream(int device, un
     lock.lock();
     at = blocks_.emplace(std::pair(device, stream), std::make_shared<Block>()).first;
   }
-  at->second->last_use = ++uses_;
+  at->second->last_use_ = ++uses_;
   many = std::ranges::count(blocks_, device, [](const auto& entry) { return entry.first.first; }) > 1;
   return at->second;
 }
@@ -138,7 +138,8 @@ std::shared_ptr<Workspaces::Block> Workspaces::take_oldest(int device) {
   for (auto at = blocks_.begin(); at != blocks_.end(); ++at) {
     if (at->first.first != device) continue;
     ++streams;
-    if (at->second->has_event && (oldest == blocks_.end() || at->second->last_use < oldest->second->last_use))
+    if (at->second->has_event_ &&
+        (oldest == blocks_.end() || at->second->last_use_ < oldest->second->last_use_))
       oldest = at;
   }
   if (streams < kMostStreams || oldest == blocks_.end()) return nullptr;

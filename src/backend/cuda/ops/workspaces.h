@@ -31,13 +31,13 @@ class Workspaces {
 
    private:
     friend class Workspaces;
-    uint64_t last_use = 0;
-    cudaEvent_t ended = nullptr;          // behind the stream's last call
-    std::atomic<bool> has_event = false;  // it was recorded
+    uint64_t last_use_ = 0;
+    cudaEvent_t ended_ = nullptr;          // behind the stream's last call
+    std::atomic<bool> has_event_ = false;  // it was recorded
   };
 
   static constexpr size_t kMostStreams = 16;  // streams of a device that keep their block
-  static constexpr size_t kFaultWords = 512;  // of streams, and as many of graphs
+  static constexpr size_t kFaultWords = 512;  // streams have so many, and graphs as many
 
   // All living operators share one.
   static std::shared_ptr<Workspaces> shared();

@@ -106,8 +106,11 @@ TEST(OllamaRequest, AResultWithoutANameIsOfTheLastCallWhereNoneIsOpen) {
   };
   const std::string user = R"({"role": "user", "content": "Stop."})",
                     result = R"({"role": "tool", "content": "1"})";
-  for (const std::string& behind : {user + ", " + result, result + ", " + user + ", " + result,
-                                    result + ", " + result + ", " + user + ", " + result}) {
+  const auto list = [](std::initializer_list<std::string> messages) {
+    return fmt::to_string(fmt::join(messages, ", "));
+  };
+  for (const std::string& behind :
+       {list({user, result}), list({result, user, result}), list({result, result, user, result})}) {
     const std::string prompt = prompt_of(
         prepare_chat, fmt::format(R"("messages": [{{"role": "assistant", "tool_calls": [{}, {}]}}, {}])",
                                   call("f"), call("g"), behind));

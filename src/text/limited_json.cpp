@@ -244,8 +244,11 @@ bool has_long_integer(std::string_view json) {
               : std::max(at + 1, std::min(json.size(), json.find_first_not_of("+-.0123456789eE", at)));
     if (json[at] == '"' || end - at <= kAlwaysExact) continue;
     const OrderedJson number = exact_json(json.substr(at, end - at));
-    const double value = double_of(number).value_or(0.5);
-    if (number.is_binary() && value == std::trunc(value)) return true;
+    if (!number.is_binary()) continue;
+    const double value = *double_of(number);
+    // JavaScript writes what it has of 64-bit bounds as integers that a double holds.
+    if (value == std::trunc(value) && significant(kept_text(number)) != significant(shortest(value)))
+      return true;
   }
   return false;
 }

@@ -42,7 +42,7 @@ Result<OrderedJson> parse_exact_json(std::string_view json, const std::string& n
 OrderedJson exact_json(std::string_view json);
 // The nearest double of a number, also of one that kept its text; nothing for other values.
 std::optional<double> double_of(const OrderedJson& value);
-// True where a number in the text is whole and not what parse_ordered_json() reads. In linear time.
+// True where a number in the text is whole and parse_ordered_json() changes it. In linear time.
 bool has_long_integer(std::string_view json);
 
 // The content of a JsonSchema (moesaic/conversation.h).

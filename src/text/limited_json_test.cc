@@ -65,7 +65,7 @@ OrderedJson exact(const std::string& json) { return parse_exact_json(json, "j").
 
 TEST(LimitedJson, NumbersThatADoubleDoesNotHoldKeepTheirText) {
   for (const std::string kept :
-       {"18446744073709551616", "-9223372036854775809", "100000000000000000000", "3.14159265358979323846",
+       {"18446744073709551616", "-9223372036854775809", "100000000000000000007", "3.14159265358979323846",
         "-0.69999998807907104492", "1.00000000000000000001e5", "9007199254740993.0", "1e-400", "4.9e-324"}) {
     EXPECT_FALSE(exact(kept).is_number()) << kept;
     const std::string inside = fmt::format(R"({{"a":[{0},{{"b":{0}}}]}})", kept);
@@ -82,6 +82,8 @@ TEST(LimitedJson, NumbersThatADoubleDoesNotHoldKeepTheirText) {
     EXPECT_TRUE(exact(number).is_number() && !has_long_integer(number)) << number;
     EXPECT_EQ(double_of(exact(number)), std::strtod(number, nullptr));
   }
+  for (const char* held : {"-9223372036854776000", "18446744073709552000", "100000000000000000000"})
+    EXPECT_TRUE(!exact(held).is_number() && !has_long_integer(held)) << held;
   EXPECT_FALSE(double_of(exact("\"1\"")) || double_of(exact("null")));
 }
 

@@ -188,7 +188,10 @@ Status CudaStepOperator::run_part(const StepOperatorCall& call, int first_row, i
                              .half_bytes = static_cast<int>(page_bytes())},
                             stream));
   auto* const out = static_cast<std::byte*>(call.out) + int64_t{2} * first_row * config_.hidden;
-  return backend_.run_packed(shape, captures, out, stream);
+  const Status status = backend_.run_packed(shape, captures, out, stream);
+  // Nobody will be told of values in the cache that are not finite.
+  if (!status.ok()) cudaMemsetAsync(spoiled_.as<int>(), 1, sizeof(int), stream);
+  return status;
 }
 
 Status CudaStepOperator::report_fault(cudaStream_t stream) {

@@ -33,6 +33,7 @@ Result<Place> place_of(cudaStream_t stream) {
   Place p;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   RETURN_IF_ERROR(check(cudaStreamGetCaptureInfo(stream, &status, &p.capture, &p.graph), "moe"));
+  if (status == cudaStreamCaptureStatusInvalidated) return check(cudaErrorStreamCaptureInvalidated, "moe");
   if (status != cudaStreamCaptureStatusNone) return p;
   p.graph = nullptr;
   RETURN_IF_ERROR(check(cudaStreamGetId(stream, &p.id), "moe"));  // would end a capture

@@ -50,8 +50,8 @@ class Workspaces {
 
   // The word in host memory in which the kernels now launched on the stream, or captured from it, leave
   // kGaveUp (gave_up.h). A stream and a graph have one of their own, so that a fault is told to the next call
-  // of that stream, and ends no wait of others' kernels; beyond kFaultWords, two may have the same one. Never
-  // waits. The process's first call allocates.
+  // of that stream, and ends no wait of others' kernels. Their ids are counted modulo kFaultWords, so two may
+  // have the same one. Never waits. The process's first call allocates.
   static Result<int*> fault_word(int device, cudaStream_t stream);
   // An error once, if a kernel has given up with this word, or in a graph, since the last call.
   static Status check_fault(int* word);

@@ -545,8 +545,10 @@ class Start(unittest.TestCase):
             before = server.metric("vllm:generation_tokens_total")
             body = json.dumps(ask("Tell me a long story.", max_tokens=8000, ignore_eos=True, stream=stream)).encode()
             with socket.create_connection(("127.0.0.1", server.port)) as client:
-                client.sendall(b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (CHAT.encode(), len(body), body))
+                client.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (CHAT.encode(), len(body), body))
+                end = time.monotonic() + 60
                 while server.metric("vllm:generation_tokens_total") < before + 10:
+                    self.assertLess(time.monotonic(), end)
                     time.sleep(0.01)
             server.until("vllm:num_requests_running", 0)
         lines = [json.loads(line) for line in server.stop()[1].splitlines()]

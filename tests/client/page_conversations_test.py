@@ -344,7 +344,7 @@ class Conversations(Case):
         self.until_titles(["keep"])
         self.assertTrue(self.value("$('#settings').open"))
         self.click("#settings .dialog-top button")
-        self.assertTrue(self.value("document.body === $('#toast').parentElement"))
+        self.until("document.body === $('#toast').parentElement")  # a dialog tells a moment later that it is closed
 
     def test_what_is_deleted_while_it_is_answered_stays_so(self):
         for item in ("Delete", "all"):

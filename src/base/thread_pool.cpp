@@ -77,7 +77,7 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-// ends: of one range for all threads, or of one for each.
+// ends: where the range of all threads ends, or where each thread's does.
 void ThreadPool::run(std::span<const int64_t> ends, Call call, void* context) {
   const DefaultFloats floats;
   const int64_t items = ends.back();

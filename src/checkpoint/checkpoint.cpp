@@ -41,7 +41,7 @@ Result<Checkpoint> open_folder(const fs::path& folder) {
   // Before the tensors, whose types and shapes say less. OpenAI's own config has no type.
   if (member(json, "model_type").is_string()) RETURN_IF_ERROR(check_hf_kind(json, config_name));
   RETURN_IF_ERROR(check_modelopt(folder));
-  // All tensors of the files, wherever the index has them, as transformers does.
+  // The files' tensors all count, wherever the index has them, as in transformers.
   ASSIGN_OR_RETURN(const std::set<std::string> files, weight_files(folder));
   ASSIGN_OR_RETURN(const std::shared_ptr<TensorMap> tensors, read_safetensors(folder, files));
   const bool original = tensors->find("embedding.weight") != nullptr;

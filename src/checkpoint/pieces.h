@@ -43,7 +43,7 @@ void add_matrix(std::vector<Piece>& pieces, const std::string& name, const Matri
 // file has.
 Status check_source(const Checkpoint& source);
 
-// All pieces, and those of one layer, by a writer's collector of them.
+// A writer's collector gathers the pieces: of all weights, or of one layer.
 template <typename Collector>
 std::vector<Piece> pieces_of(Collector collector, const ModelWeights& weights) {
   collector.top(weights);

@@ -46,7 +46,7 @@ std::string shape_text(std::span<const int64_t> shape);  // "[2, 3]"
 // Adds the tensors of a .safetensors file. Checks header, names, offsets and sizes. A tensor that is there
 // already must be the same.
 Status read_safetensors(std::shared_ptr<const MappedFile> file, TensorMap& out);
-// Those of several files in a folder.
+// Reads several files of a folder into one map.
 Result<std::shared_ptr<TensorMap>> read_safetensors(const std::filesystem::path& folder,
                                                     const std::set<std::string>& names);
 

@@ -54,7 +54,7 @@ class TokenWriter {
 
 bool is_constrained(const Message& message) { return message.content_type.starts_with(kConstrain); }
 
-// With the space before it, but for a constrained one, whose space is the caller's.
+// A space comes first, but before a constrained type the caller has written it.
 void write_content_type(const Message& message, TokenWriter& writer) {
   const std::string& type = message.content_type;
   if (is_constrained(message)) {

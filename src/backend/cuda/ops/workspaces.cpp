@@ -132,7 +132,8 @@ Result<std::shared_ptr<Workspaces::Block>> Workspaces::for_stream(int device, un
   return at->second;
 }
 
-// Where there is one too many, out of those whose last call is known to the device.
+// Takes the block that was used least recently where the device has as many as it keeps. Only blocks count
+// whose last call is known to the device.
 std::shared_ptr<Workspaces::Block> Workspaces::take_oldest(int device) {
   size_t streams = 0;
   auto oldest = blocks_.end();

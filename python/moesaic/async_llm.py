@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, AsyncIterator, Iterable, NoReturn
 
 from . import _engine
@@ -24,6 +25,7 @@ class _Channel:
         self.stream = _engine.Stream()
         self.queues: dict[int, asyncio.Queue[_engine.Delta]] = {}
         self.next = 0
+        self.threads = ThreadPoolExecutor(thread_name_prefix="moesaic")  # the loop's own may all be waiting for answers
         loop.add_reader(self.stream.fileno(), _dispatch, weakref.ref(self))
         weakref.finalize(self, _unwatch, loop, self.stream).atexit = False
 
@@ -157,7 +159,8 @@ class AsyncLLM(_Base):
         queue = flight.queue
         try:
             # Making tokens of a long prompt takes its time, and so does compiling a schema.
-            collector = await asyncio.to_thread(flight.submit, self, request, request_id)
+            loop = asyncio.get_running_loop()
+            collector = await loop.run_in_executor(flight.channel.threads, flight.submit, self, request, request_id)
             while collector.open > 0:
                 delta = await queue.get()
                 collector.add(delta.index - flight.first, delta)

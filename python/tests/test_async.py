@@ -5,6 +5,7 @@ import os
 import resource
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -147,6 +148,14 @@ def test_ended_before_the_engine_has_it(engine, monkeypatch):
     asyncio.run(until_idle(engine))
     assert final.finished and final.outputs[0].finish_reason == "abort"
     assert engine.stats["generated_tokens"] - before < 4000
+
+
+def test_threads_of_the_loop_may_wait_for_answers(engine):
+    async def run():
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        return await asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(last(engine.generate("Once")), loop).result(20))
+    assert asyncio.run(run()).finished
 
 
 def test_a_loop_keeps_nothing_of_engines_that_were_closed():

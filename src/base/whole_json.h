@@ -1,11 +1,16 @@
 // nlohmann's parser, without its habit of ending at a NUL byte: what stands behind one would go unread.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 namespace moesaic {
+
+// Values of any kind that JSON of a file may have. gpt-oss's tokenizer.json has 1.5 million. Each takes up to
+// 100 bytes, of which the text may have three.
+inline constexpr int64_t kMostFileValues = 4'000'000;
 
 // Discarded where the text is not one JSON value with white space around it.
 template <typename AnyJson>

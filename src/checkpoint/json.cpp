@@ -12,10 +12,11 @@
 namespace moesaic {
 namespace {
 
-// nlohmann's parser recurses only in its destructor, but a limit before parsing keeps hostile depth from
-// costing at all.
-bool too_deep(std::string_view text, int limit) {
+// Before parsing, so that neither hostile depth nor a great number of small values costs anything.
+Status check_extent(std::string_view text, const std::string& name) {
+  constexpr int kMostDepth = 32;
   int depth = 0;
+  int64_t values = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -25,12 +26,17 @@ bool too_deep(std::string_view text, int limit) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > limit) return true;
+      ++values;
+      if (++depth > kMostDepth)
+        return invalid("{}: the JSON is nested deeper than {} levels", name, kMostDepth);
     } else if (c == ']' || c == '}') {
       --depth;
+    } else if (c == ',') {
+      ++values;
     }
   }
-  return false;
+  return values <= kMostFileValues ? Status()
+                                   : invalid("{}: the JSON has more than {} values", name, kMostFileValues);
 }
 
 // Finds what would make a value slow to build or ambiguous, and builds nothing. nlohmann's own callbacks
@@ -66,7 +72,7 @@ class KeyWatch final : public SilentSax<AnyJson> {
 template <typename AnyJson>
 Result<AnyJson> parse(std::string_view text, const std::string& name) {
   constexpr uint64_t kMostComparisons = 60'000'000;
-  if (too_deep(text, 32)) return invalid("{}: the JSON is nested deeper than 32 levels", name);
+  RETURN_IF_ERROR(check_extent(text, name));
   KeyWatch<AnyJson> watch;
   if (!AnyJson::sax_parse(text.begin(), text.end(), &watch)) return invalid("{}: {}", name, json_fault(text));
   if (!watch.duplicate().empty())

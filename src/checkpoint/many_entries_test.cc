@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/temporary_folder.h"
+#include "base/whole_json.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/gguf_header.h"
@@ -128,6 +129,18 @@ TEST_F(ManyEntries, HugeListOfTensors) {
   put("config.json", std::string((6 << 20) + 1, ' '));
   EXPECT_NE(read_json_file(path("config.json")).status().message().find("larger than 6 MB"),
             std::string::npos);
+}
+
+// The header of safetensors may have 100 MB, of which small values would make gigabytes.
+TEST_F(ManyEntries, ValuesOfAHeader) {
+  std::string header = "{\"a\":[{}";
+  for (int64_t i = 0; i < kMostFileValues; ++i) header += ",{}";
+  header += "]}";
+  const uint64_t length = header.size();
+  put("config.json", golden("config.json"));
+  put("model.safetensors", std::string(reinterpret_cast<const char*>(&length), sizeof length) + header);
+  const Status status = open_checkpoint(folder_.string()).status();
+  EXPECT_NE(status.message().find("more than 4000000 values"), std::string::npos) << status.message();
 }
 
 // Ordered JSON finds a member by a scan: an object of too many members is an error.

@@ -60,14 +60,15 @@ Status check_depth(const Extent& extent, const std::string& name, size_t most = 
   return invalid("{}: the JSON is nested deeper than {} levels", name, most);
 }
 
+Status check_count(int64_t count, int64_t most, const char* what, const std::string& name) {
+  return count <= most ? Status() : invalid("{}: the JSON has more than {} {}", name, most, what);
+}
+
 Status check_all(const Extent& extent, const std::string& name, size_t most_depth = kMaxJsonDepth) {
   RETURN_IF_ERROR(check_depth(extent, name, most_depth));
-  const auto too_many = [&](int64_t count, int64_t most, const char* what) {
-    return count <= most ? Status() : invalid("{}: the JSON has more than {} {}", name, most, what);
-  };
-  RETURN_IF_ERROR(too_many(extent.containers, kMaxJsonContainers, "objects and arrays"));
-  RETURN_IF_ERROR(too_many(extent.strings, kMaxJsonStrings, "strings and names"));
-  RETURN_IF_ERROR(too_many(extent.values, kMaxJsonValues, "values"));
+  RETURN_IF_ERROR(check_count(extent.containers, kMaxJsonContainers, "objects and arrays", name));
+  RETURN_IF_ERROR(check_count(extent.strings, kMaxJsonStrings, "strings and names", name));
+  RETURN_IF_ERROR(check_count(extent.values, kMaxJsonValues, "values", name));
   if (extent.members > kMaxOrderedMembers)
     return invalid("{}: a JSON object has more than {} members", name, kMaxOrderedMembers);
   if (extent.comparisons > kMaxMemberComparisons)
@@ -209,7 +210,9 @@ void append_compact(const OrderedJson& value, std::string& text) {
 }  // namespace
 
 Result<Json> parse_limited_json(std::string_view json, const std::string& name) {
-  RETURN_IF_ERROR(check_depth(extent_of(json), name));
+  const Extent extent = extent_of(json);
+  RETURN_IF_ERROR(check_depth(extent, name));
+  RETURN_IF_ERROR(check_count(extent.values, kMostFileValues, "values", name));
   return parse<Json>(json, name);
 }
 

@@ -26,8 +26,9 @@ inline constexpr int kMaxOrderedMembers = 10'000;       // members of one object
 // A new member is compared with those that its object has: so many comparisons in all.
 inline constexpr int64_t kMaxMemberComparisons = 60'000'000;
 
-// Refuses nesting deeper than kMaxJsonDepth and anything that is not JSON. name stands in the message. An
-// escape of half a surrogate pair (\ud83d alone) is read as U+FFFD.
+// Refuses nesting deeper than kMaxJsonDepth, more than kMostFileValues (base/whole_json.h) and anything that
+// is not JSON. name stands in the message. An escape of half a surrogate pair (\ud83d alone) is read as
+// U+FFFD.
 Result<Json> parse_limited_json(std::string_view json, const std::string& name);
 
 // The same; also refuses more than the numbers above, before anything is built.

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <functional>
 
+#include "base/whole_json.h"
+
 namespace moesaic::text {
 namespace {
 
@@ -151,9 +153,10 @@ TEST(LimitedJson, LoneSurrogatesAreReplaced) {
     EXPECT_FALSE(parse_ordered_json(json, "j").ok()) << json;
 }
 
-// A vocabulary's file may hold more, and is no request.
+// A vocabulary's file may hold more, and is no request. Small values take many times their text's bytes.
 TEST(LimitedJson, FilesMayBeLarge) {
   EXPECT_TRUE(parse_limited_json(list_of(600'000, "\"\""), "file").ok());
+  EXPECT_FALSE(parse_limited_json(list_of(kMostFileValues + 1, "0"), "file").ok());
   EXPECT_FALSE(parse_limited_json(std::string(65, '[') + std::string(65, ']'), "file").ok());
 }
 

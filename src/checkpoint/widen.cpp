@@ -1,6 +1,7 @@
 #include "checkpoint/widen.h"
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/thread_pool.h"
 #include "checkpoint/ggml_blocks.h"
 #include "core/format.h"
@@ -32,14 +33,23 @@ Status widen(RawTensor& t, const GgmlBlocks& from, ThreadPool& pool, TensorMap& 
 }  // namespace
 
 Status widen(TensorMap& tensors) {
-  std::unique_ptr<ThreadPool> pool;
+  std::vector<RawTensor*> narrow;
+  double needed = 0;
   for (auto& [name, tensor] : tensors.tensors) {
-    const GgmlBlocks* from = find_ggml_blocks(tensor.dtype);
-    if (from == nullptr) continue;
-    if (tensor.shape.size() > 2) continue;  // experts: expert_formats.h
-    if (!pool) pool = std::make_unique<ThreadPool>(0);
-    RETURN_IF_ERROR(widen(tensor, *from, *pool, tensors));
+    const bool experts = tensor.shape.size() > 2;  // expert_formats.h
+    if (find_ggml_blocks(tensor.dtype) == nullptr || experts) continue;
+    narrow.push_back(&tensor);
+    needed += static_cast<double>(q8_bytes(tensor.shape));
   }
+  if (narrow.empty()) return {};
+  // A sparse file of any size takes no disk.
+  if (const double free = available_host_memory(); needed > free)
+    return error(StatusCode::kOutOfMemory,
+                 "{}: its dense matrices take {:.1f} GB as Q8_0, {:.1f} GB of memory are free",
+                 narrow[0]->file->path(), needed / 1e9, free / 1e9);
+  ThreadPool pool(0);
+  for (RawTensor* const tensor : narrow)
+    RETURN_IF_ERROR(widen(*tensor, *find_ggml_blocks(tensor->dtype), pool, tensors));
   return {};
 }
 

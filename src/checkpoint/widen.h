@@ -6,7 +6,7 @@
 namespace moesaic {
 
 // Replaces every matrix of a format of ggml_blocks.h by its values in Q8_0, in memory. Experts, which are
-// most of a model, are left as they are: expert_formats.h.
+// most of a model, are left as they are: expert_formats.h. An error where they have no room.
 Status widen(TensorMap& tensors);
 
 // Tells people what widen() does, by format: "Q5_0 becomes Q8_0 (exact): 96 tensors, 0.57 GB become 0.88 GB".

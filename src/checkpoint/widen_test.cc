@@ -155,6 +155,17 @@ TEST_F(WidenedModel, DenseTensorsBecomeQ8_0) {
   }
 }
 
+// A sparse file holds them, and takes no disk.
+TEST_F(WidenedModel, MatricesWithoutRoomAreRefused) {
+  const auto file = MappedFile::open(put("huge.gguf", "GGUF")).value();
+  TensorMap map;
+  map.tensors["a"] = RawTensor{.dtype = "Q4_0", .shape = {1 << 24, 1 << 20}, .file = file.get()};
+  const Status status = widen(map);
+  EXPECT_EQ(status.code(), StatusCode::kOutOfMemory);
+  EXPECT_NE(status.message().find("huge.gguf: its dense matrices take 18691.7 GB as Q8_0"), std::string::npos)
+      << status.message();
+}
+
 TEST_F(WidenedModel, ExpertsInSuchAFormatAreConvertedAtLoad) {
   write(goldens()[1], true);
   const auto model = open_checkpoint(path("m.gguf"));

@@ -161,10 +161,13 @@ void Scheduler::want_prompt_rows(const std::shared_ptr<Request>& request, int fi
   }
 }
 
+// Requests that fetch the same windows have more pages for them than they will: the rows wait until one has
+// arrived.
 void Scheduler::plan(const std::shared_ptr<Request>& request, int rows, Plan& plan) {
   Request& r = *request;
   const int ahead = r.draft.rows_ahead();
-  MOESAIC_CHECK(pages_.reserve(r.pages, r.computed - r.draft.unsure(), r.computed + rows + ahead));
+  if (!pages_.reserve(r.pages, r.computed - r.draft.unsure(), r.computed + rows + ahead))
+    return MOESAIC_CHECK(fetches());
   plan.parts.push_back({request, rows});
   if (computes_prompt(r)) plan.prompts += rows * row_cost(r);
   plan.rows += rows + ahead;
@@ -486,13 +489,6 @@ EngineStats Scheduler::stats() const {
   s.clients = static_cast<int>(clients_.size());
   s.full = pages_.full_use(), s.window = pages_.window_use();
   return s;
-}
-
-void Scheduler::check() const {
-  check_shares();
-  std::vector<const PageTable*> tables;
-  for (const auto& r : running_) tables.push_back(&r->pages);
-  pages_.check(tables);
 }
 
 }  // namespace moesaic

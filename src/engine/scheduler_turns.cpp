@@ -99,6 +99,13 @@ void Scheduler::admit_newcomers() {
   }
 }
 
+void Scheduler::check() const {
+  check_shares();
+  std::vector<const PageTable*> tables;
+  for (const auto& r : running_) tables.push_back(&r->pages);
+  pages_.check(tables);
+}
+
 void Scheduler::check_shares() const {
   std::unordered_map<const ClientShare*, ClientShare> counted;
   for (const auto& r : running_) ++counted[r->share.get()].running, ++counted[r->share.get()].requests;

@@ -6,6 +6,27 @@
 namespace moesaic {
 namespace {
 
+// Two answers whose drafts take all rows that a step has left for drafts.
+TEST(RequestBegins, BesideTheLongestDrafts) {
+  for (const int mixed_rows : {0, 20}) {
+    SCOPED_TRACE(mixed_rows);
+    Harness run(true,
+                {.context = 1000,
+                 .max_batch = 3,
+                 .max_rows = mixed_rows > 0 ? 64 : 34,
+                 .mixed_rows = mixed_rows,
+                 .draft_tokens = kMostDraft},
+                true);
+    for (int i = 0; i < 2; ++i) run.submit(20 + i, {.temperature = 0});
+    for (int step = 0; step < 6; ++step) ASSERT_TRUE(run.engine.step().ok());
+    ASSERT_GT(run.engine.stats().speculation.accepted, 20u);
+    const Request& late = run.submit(40, {.temperature = 0, .max_tokens = 1});
+    for (int step = 0; step < 8; ++step) ASSERT_TRUE(run.engine.step().ok());
+    EXPECT_TRUE(late.done());
+    EXPECT_FALSE(run.requests[0]->done() || run.requests[1]->done());
+  }
+}
+
 // A tier that gives so many parts and no more while it is shut.
 class GatedTier final : public KvTier {
  public:

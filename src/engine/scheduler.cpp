@@ -337,6 +337,8 @@ std::optional<BegunDraft> Scheduler::draft_ahead(const ScheduledBatch& step) {
       ++decoding;
     }
   }
+  // A request that waits begins where a step has a row to spare.
+  if (waiting_.size() > 0 && std::ssize(running_) < options_.max_batch) ++prompts;
   const int rows = std::max(decoding, std::min({decoding + prompts, options_.mixed_rows, options_.max_rows}));
   return speculator_->draft_ahead(step.batch, step.requests, draft_room(rows), reserve());
 }
@@ -432,7 +434,8 @@ ScheduledBatch Scheduler::next_batch(bool device_samples, double prompt_rate) {
     if (make_room(*r)) this->plan(r, 1, plan);
   }
   plan.decodes = std::ranges::any_of(running_, [](const auto& r) { return decodes(*r); });
-  plan.most_rows = plan.decodes ? std::min(options_.mixed_rows, options_.max_rows) : options_.max_rows;
+  plan.most_rows =
+      plan.decodes ? std::min(options_.mixed_rows + plan.rows_ahead, options_.max_rows) : options_.max_rows;
   for (const auto& r : prompts_in_turn()) {
     const int rows = rows_for(*r, plan);
     if (rows <= 0) continue;

@@ -56,8 +56,9 @@ class Scheduler {
   // logits of at most so many rows, these included: 64 rows of 200,000 floats are 51 MB.
   static constexpr int kHostRows = 64;
   struct Options {
-    int max_rows = 512;    // most rows of a step, at least max_batch
-    int mixed_rows = 512;  // a step in which requests decode gets no prompt's rows beyond so many in all
+    int max_rows = 512;  // most rows of a step, at least max_batch
+    // A step in which requests decode gets no prompt's rows beyond so many in all, but for drafts.
+    int mixed_rows = 512;
     // Such a step lasts as long for a prompt that is deep already: a row behind so many keys counts as two,
     // one behind twice as many as three. Infinite: all rows count the same.
     double keys_as_row = std::numeric_limits<double>::infinity();

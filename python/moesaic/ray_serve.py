@@ -59,7 +59,8 @@ class MoesaicServer:
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None),
                                                   auto_decompress=False)  # without a limit: aiohttp's is 100 requests at once
-        url = self._url + request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        path = request.url.path.removeprefix(request.scope.get("root_path", ""))  # without the application's route_prefix
+        url = self._url + path + (f"?{request.url.query}" if request.url.query else "")
         try:
             answer = await self._session.request(request.method, url, headers=_kept(request.headers), data=await request.body())
         except aiohttp.ClientError:

@@ -35,12 +35,13 @@ def answer_of(content_type):
     return answer
 
 
-def ask(ray_serve, session):
+def ask(ray_serve, session, path="/api/chat", prefix=""):
     async def body():
         return b""
     server = ray_serve.MoesaicServer.__new__(ray_serve.MoesaicServer)
     server._url, server._session = "http://a", session
-    request = types.SimpleNamespace(url=types.SimpleNamespace(path="/api/chat", query=""), method="POST", headers={}, body=body)
+    request = types.SimpleNamespace(url=types.SimpleNamespace(path=path, query=""), method="POST", headers={}, body=body,
+                                    scope={"root_path": prefix})
     return asyncio.run(server(request))
 
 
@@ -77,3 +78,15 @@ def test_the_session_sets_no_limit_of_its_own(ray_serve, monkeypatch):
                         value=lambda **options: made.append(options) or types.SimpleNamespace(request=answer_of("application/json")))
     ask(ray_serve, None)
     assert made == [{"connector": {"limit": 0}, "timeout": {"total": None}, "auto_decompress": False}]
+
+
+@pytest.mark.parametrize("path, prefix, asked", [("/v1/models", "", "/v1/models"), ("/b/v1/models", "/b", "/v1/models"), ("/b", "/b", "")])
+def test_an_applications_prefix_is_not_the_servers(ray_serve, path, prefix, asked):
+    urls = []
+
+    async def request(_, url, **__):
+        urls.append(url)
+        return Answer("application/json")
+    ask(ray_serve, types.SimpleNamespace(request=request), path, prefix)
+    assert urls == ["http://a" + asked]
+

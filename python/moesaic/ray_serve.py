@@ -13,6 +13,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from typing import Any, AsyncIterator
 
 import aiohttp
@@ -33,13 +35,25 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _wait_until_loaded(process: subprocess.Popen[str], url: str) -> None:
+    local = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while process.poll() is None:
+        try:
+            with local.open(url + "/ready", timeout=10):
+                return
+        except OSError:  # 503, too
+            time.sleep(0.2)
+
+
 def _start(arguments: list[str]) -> tuple[subprocess.Popen[str], str]:
-    """The server's process and its address."""
+    """The server's process and its address, once the model is loaded: Ray sends requests to a replica as soon as it is made."""
     process = subprocess.Popen([sys.executable, "-m", "moesaic", "serve", "--port", "0", *arguments], stdout=subprocess.PIPE,
                                text=True, preexec_fn=_end_with_parent)
     assert process.stdout is not None
     url = process.stdout.readline().strip()
-    if not url.startswith("http://"):
+    if url.startswith("http://"):
+        _wait_until_loaded(process, url)
+    if not url.startswith("http://") or process.poll() is not None:
         raise RuntimeError(f"the server ended with status {process.wait()}; its log says why")
     return process, url
 
@@ -70,7 +84,7 @@ class MoesaicServer:
         return StreamingResponse(self._parts(answer), answer.status, dict(_kept(answer.headers)))
 
     async def check_health(self) -> None:
-        """Ray calls it every few seconds. While the model is being loaded /health is 200 already."""
+        """Ray calls it every few seconds."""
         if self._process.poll() is not None:
             raise RuntimeError(f"the server ended with status {self._process.returncode}")
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:

@@ -2,8 +2,10 @@
 
 import asyncio
 import importlib
+import subprocess
 import sys
 import types
+import urllib.request
 
 import pytest
 
@@ -90,3 +92,44 @@ def test_an_applications_prefix_is_not_the_servers(ray_serve, path, prefix, aske
     ask(ray_serve, types.SimpleNamespace(request=request), path, prefix)
     assert urls == ["http://a" + asked]
 
+
+LOADS = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    asked = 0
+    def do_GET(self):
+        Handler.asked += 1
+        self.send_response(200 if Handler.asked > 2 else 503)
+        self.send_header("asked", str(Handler.asked))
+        self.end_headers()
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+print(f"http://127.0.0.1:{server.server_port}", flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Lets a program stand for the server."""
+    processes, popen = [], subprocess.Popen
+
+    def of(program):
+        monkeypatch.setattr(subprocess, "Popen", lambda _, **options: processes.append(popen([sys.executable, "-c", program], **options)) or processes[-1])
+    yield of
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_a_replica_is_there_when_its_model_is_loaded(ray_serve, started):
+    started(LOADS)
+    _, url = ray_serve._start([])
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        assert answer.headers["asked"] == "4"  # it was the third that said so
+
+
+@pytest.mark.parametrize("program", ["", "print('http://127.0.0.1:1')"])
+def test_a_server_that_ends_is_an_error(ray_serve, started, program):
+    started(program)
+    with pytest.raises(RuntimeError, match="ended with status 0"):
+        ray_serve._start([])

@@ -73,7 +73,7 @@ class MoesaicServer:
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None),
                                                   auto_decompress=False)  # without a limit: aiohttp's is 100 requests at once
-        path = request.url.path.removeprefix(request.scope.get("root_path", ""))  # without the application's route_prefix
+        path = request.url.path.removeprefix(request.scope.get("root_path", ""))  # without the prefix of an application
         url = self._url + path + (f"?{request.url.query}" if request.url.query else "")
         try:
             answer = await self._session.request(request.method, url, headers=_kept(request.headers), data=await request.body())

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "checkpoint/expert_formats.h"
+#include "checkpoint/widen.h"
 
 namespace moesaic {
 namespace {
@@ -434,8 +435,18 @@ Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelC
     for (const auto& file : map->files) RETURN_IF_ERROR(file->intact());
     return {};
   };
-  w.storage = std::move(map);
   RETURN_IF_ERROR(validate(w, c));
+  struct Storage {
+    std::shared_ptr<const TensorMap> map;
+    std::vector<Buffer> unified;
+  };
+  auto storage = std::make_shared<Storage>(Storage{.map = std::move(map)});
+  // Tensors of no file may be in a device's memory.
+  if (!storage->map->files.empty()) {
+    ASSIGN_OR_RETURN(std::string line, unify_qkv(w.layers, f.source(), storage->unified));
+    if (conversions != nullptr && !line.empty()) conversions->push_back(std::move(line));
+  }
+  w.storage = std::move(storage);
   return w;
 }
 

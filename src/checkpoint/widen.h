@@ -1,7 +1,8 @@
-// Tensors in formats without kernels become Q8_0 when a file is opened.
+// Tensors in formats without kernels, and q, k and v in several, are converted when a file is opened.
 #pragma once
 
 #include "checkpoint/tensor_map.h"
+#include "core/weights.h"
 
 namespace moesaic {
 
@@ -11,5 +12,11 @@ Status widen(TensorMap& tensors);
 
 // Tells people what widen() does, by format: "Q5_0 becomes Q8_0 (exact): 96 tensors, 0.57 GB become 0.88 GB".
 std::vector<std::string> widened_formats(const std::vector<TensorInfo>& tensors);
+
+// Devices join a layer's q, k and v. Where a file has them in several formats they become BF16, in memory, if
+// that holds all of their values, else F32. buffers: keep them. Gives a line for people; empty: there were
+// none.
+Result<std::string> unify_qkv(std::vector<LayerWeights>& layers, const std::string& file,
+                              std::vector<Buffer>& buffers);
 
 }  // namespace moesaic

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 
 #include "base/temporary_folder.h"
 #include "checkpoint/ggml_blocks.h"
@@ -112,7 +113,7 @@ class WidenedModel : public FolderTest {
       const bool replaced = (expert ? experts
                                     : t.shape.size() == 2 && name.find("bias") == std::string::npos &&
                                           name.find("ffn_gate_inp") == std::string::npos) &&
-                            t.shape.back() % type.block == 0;
+                            t.shape.back() % type.block == 0 && name.find(only_) != std::string::npos;
       const uint32_t own = t.dtype == "F32" ? 0 : t.dtype == "BF16" ? 30 : 39;
       header.tensor(name, t.shape, replaced ? type.id : own, data.size());
       if (!replaced) {
@@ -131,6 +132,7 @@ class WidenedModel : public FolderTest {
   }
 
   int replaced_ = 0;
+  std::string only_;  // in the names of those that are replaced
 };
 
 TEST_F(WidenedModel, DenseTensorsBecomeQ8_0) {
@@ -152,6 +154,53 @@ TEST_F(WidenedModel, DenseTensorsBecomeQ8_0) {
     model->weights.release(0), model->weights.release(-1), model->weights.evict(0);
     read_row(model->weights.layers[0].q, 0, row);
     EXPECT_TRUE(std::equal(row.begin(), row.end(), want.begin())) << "kept after release()";
+  }
+}
+
+// As mixes of quantisations have them. Devices join the three.
+TEST_F(WidenedModel, QueriesKeysAndValuesShareAFormat) {
+  only_ = "attn_k.weight";
+  write(goldens()[0], false);
+  const auto model = open_checkpoint(path("m.gguf")), plain = open_checkpoint(path("plain.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const std::vector<float> want = through_q8_0(*find_ggml_blocks(goldens()[0].name), goldens()[0].data);
+  std::vector<float> row(model->config.hidden), before(row);
+  for (size_t i = 0; i < model->weights.layers.size(); ++i) {
+    const LayerWeights &w = model->weights.layers[i], &other = plain->weights.layers[i];
+    for (const MatrixView* m : {&w.q, &w.k, &w.v}) EXPECT_EQ(m->format, Format::kF32);
+    read_row(w.k, 0, row);
+    EXPECT_TRUE(std::equal(row.begin(), row.end(), want.begin()));
+    read_row(w.v, 1, row), read_row(other.v, 1, before);
+    EXPECT_EQ(row, before);
+  }
+  ASSERT_EQ(model->conversions.size(), 2u);
+  EXPECT_TRUE(model->conversions[0].starts_with("q, k and v in several formats become one (exact): "));
+}
+
+TEST_F(WidenedModel, TheSharedFormatHoldsAllValues) {
+  const std::vector<float> values(32, 1.5f);
+  const auto of = [&](Format format, std::vector<std::byte>& bytes) {
+    bytes.resize(static_cast<size_t>(row_bytes(format, 32)));
+    info_of(format).encode(values.data(), 32 / info_of(format).block, bytes.data(), nullptr);
+    return dense_view(format, 1, 32, bytes.data());
+  };
+  std::vector<std::byte> a, b;
+  for (const auto& [q, k, shared] : {std::tuple(Format::kBF16, Format::kMxfp4Gguf, Format::kBF16),
+                                     std::tuple(Format::kBF16, Format::kF16, Format::kF32),
+                                     std::tuple(Format::kQ8_0, Format::kF16, Format::kF32),
+                                     std::tuple(Format::kQ8_0, Format::kQ8_0, Format::kQ8_0)}) {
+    LayerWeights w;
+    w.q = w.v = of(q, a), w.k = of(k, b);
+    std::vector<LayerWeights> layers = {w};
+    std::vector<Buffer> buffers;
+    ASSERT_TRUE(unify_qkv(layers, "file", buffers).ok());
+    const LayerWeights& made = layers[0];
+    for (const auto& [from, to] : {std::pair(w.q, made.q), std::pair(w.k, made.k), std::pair(w.v, made.v)}) {
+      std::vector<float> before(32), row(32);
+      read_row(from, 0, before), read_row(to, 0, row);
+      EXPECT_EQ(to.format, shared);
+      EXPECT_EQ(row, before);
+    }
   }
 }
 

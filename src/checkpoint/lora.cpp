@@ -7,6 +7,7 @@
 
 #include "base/buffer.h"
 #include "base/error.h"
+#include "base/nearest.h"
 #include "base/strings.h"
 #include "checkpoint/find_model.h"
 #include "checkpoint/lora_tensors.h"
@@ -27,9 +28,29 @@ struct Adapter {
   std::shared_ptr<const TensorMap> tensors;
 };
 
+// Adapters of the 20b's attention fit the 120b's first layers. base: the model's name, as files write it.
+Status check_base(std::string base, const ModelConfig& config, const std::string& path) {
+  constexpr std::pair<const char*, int> kModels[] = {{"gpt-oss-20b", 24}, {"gpt-oss-120b", 36}};
+  base = lower_case(base);
+  std::ranges::replace_if(
+      base, [](char c) { return c == ' ' || c == '_'; }, '-');
+  const auto says = [&](const char* name) { return base.find(name) != std::string::npos; };
+  for (const auto& [name, layers] : kModels) {
+    for (const auto& [own, own_layers] : kModels) {
+      if (config.layers == own_layers && layers != own_layers && says(name) && !says(own))
+        return invalid("{}: an adapter of {}; the model has the {} layers of {}", path, name, own_layers,
+                       own);
+    }
+  }
+  return {};
+}
+
 Result<Adapter> read_gguf_adapter(const std::string& path, double scale, const ModelConfig& config) {
   ASSIGN_OR_RETURN(auto mapped, MappedFile::open(path));
   ASSIGN_OR_RETURN(GgufFile file, read_gguf(std::move(mapped)));
+  for (const char* key : {"general.base_model.0.name", "general.base_model.0.repo_url"}) {
+    if (const auto* base = file.get<std::string>(key)) RETURN_IF_ERROR(check_base(*base, config, path));
+  }
   RETURN_IF_ERROR(widen(file.tensors));
   ASSIGN_OR_RETURN(Factors factors, gguf_lora_factors(file, path, scale, config));
   if (factors.empty()) return invalid("{}: it holds no tensors", path);
@@ -45,6 +66,7 @@ Result<Adapter> read_adapter(const std::string& text, const ModelConfig& config)
                     path = (fs::path(folder) / "adapter_model.safetensors").string();
   ASSIGN_OR_RETURN(const OrderedJson json, read_ordered_json_file(config_path));
   ASSIGN_OR_RETURN(const LoraConfig lora, lora_config(json, config_path));
+  RETURN_IF_ERROR(check_base(lora.base_model, config, config_path));
   if (!is_there(path))
     return error(StatusCode::kNotFound, "{}: no adapter_model.safetensors{}", folder,
                  is_there(fs::path(folder) / "adapter_model.bin")

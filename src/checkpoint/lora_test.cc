@@ -447,6 +447,28 @@ TEST_F(LoraFolder, ConfigsThatAskForMore) {
   expect_error("not valid JSON");
 }
 
+// The 20b's attention has the shapes of the 120b's.
+TEST_F(LoraFolder, AdaptersOfTheOtherModel) {
+  add_pair(kQuery, 64, 2, 64), write();
+  const std::vector<std::string> adapters = {folder_.string()};
+  const auto applied = [&](const char* base, int layers) {
+    config({{"base_model_name_or_path", base}});
+    ModelConfig model = kConfig;
+    model.layers = layers, model.sliding.resize(static_cast<size_t>(layers));
+    weights_.layers.resize(static_cast<size_t>(layers), weights_.layers[0]);
+    return apply_lora(adapters, model, weights_).message();
+  };
+  EXPECT_NE(applied("unsloth/gpt-oss-20b-unsloth-bnb-4bit", 36)
+                .find("an adapter of gpt-oss-20b; the model has the 36 layers of gpt-oss-120b"),
+            std::string::npos);
+  EXPECT_NE(applied("/models/GPT_OSS 120b", 24).find("an adapter of gpt-oss-120b"), std::string::npos);
+  EXPECT_EQ(applied("openai/gpt-oss-120b", 36), "");
+  EXPECT_EQ(applied("openai/gpt-oss-20b", 24), "");
+  EXPECT_EQ(applied("openai/gpt-oss-20b", 2), "");
+  EXPECT_EQ(applied("gpt-oss-20b-from-gpt-oss-120b", 24), "");
+  EXPECT_EQ(applied("me/my-model", 36), "");
+}
+
 TEST_F(LoraFolder, Folders) {
   config();
   expect_error("it holds no tensors");

@@ -128,6 +128,7 @@ void Scheduler::preempt(const std::shared_ptr<Request>& request) {
   r.computed = 0, r.proven = 0;
   r.awaits_mask = false;
   r.draft.forget_behind();
+  if (speculator_ != nullptr) speculator_->yielded(r);
   ++r.restarts;
   r.yielded_in = step_;
   --r.share->running;

@@ -82,6 +82,7 @@ class Speculator {
   // The model has sampled all that it can of a request's draft, which had at least one token.
   void verified(Request& request, const DraftState::Verified& draft);
   void computed(std::span<const ComputedRows> rows, bool begun);
+  void yielded(const Request& request) { drafter_->yielded(request.id); }
   void ended(Request& request);
   // A step took so many seconds, without those for drafting. rows: of a step that computed one token of each
   // of its requests, and drafts; else 0.

@@ -81,6 +81,8 @@ class Drafter {
   virtual void computed(std::span<const ComputedRows>, [[maybe_unused]] bool begun) {}
   // These pages of the full-attention layers now hold what was loaded from elsewhere.
   virtual void loaded(std::span<const int32_t>) {}
+  // The request has lost its pages and may go on later: what the drafter has of it may go to others.
+  virtual void yielded(uint64_t) {}
   // The request has ended, with these tokens. It is called for requests that never asked for a draft, too.
   // All of a private text counts as prompt.
   virtual void end(uint64_t request, std::span<const int32_t> tokens, int prompt_tokens) = 0;

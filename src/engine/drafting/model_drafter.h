@@ -3,9 +3,9 @@
 // It computes a request's tokens only when a draft is wanted, as many rows at a time as a step may have: so
 // the first draft behind a long prompt comes some steps later, and while drafts do not pay it costs nothing.
 // Drafted tokens that the model did not say are computed over in the same places of the cache. The
-// texts of requests that have ended stay as long as nobody needs their places: a request that begins with the
-// same tokens, such as the next turn of a conversation, goes on from the longest of them, if it has the same
-// cache_salt.
+// texts of requests that have ended or yielded stay as long as nobody needs their places: a request that
+// begins with the same tokens, such as the next turn of a conversation, goes on from the longest of them, if
+// it has the same cache_salt.
 #pragma once
 
 #include <memory>
@@ -33,6 +33,7 @@ class ModelDrafter final : public Drafter {
   std::string name() const override { return "draft"; }
   bool is_costly() const override { return true; }
   Status draft(std::span<DraftTask> tasks) override;
+  void yielded(uint64_t request) override { end(request, {}, 0); }
   void end(uint64_t request, std::span<const int32_t> tokens, int prompt_tokens) override;
 
  private:

@@ -11,10 +11,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <vector>
 
 #include "base/error.h"
+#include "base/file_cache.h"
+#include "base/strings.h"
 #include "checkpoint/model_places.h"
 
 namespace moesaic::hub {
@@ -151,9 +152,9 @@ Status RepositoryCache::link(const RemoteFile& file, const std::string& commit) 
 
 Status RepositoryCache::set_current(const std::string& revision, const std::string& commit) const {
   const std::string ref = folder_ + "/refs/" + revision;
-  std::string current;
-  std::getline(std::ifstream(ref), current);
-  return current == commit ? Status() : replace_file(ref, commit);
+  constexpr size_t kMostRef = 256;  // bytes
+  const Result<std::string> current = read_whole(ref, kMostRef);
+  return current.ok() && trimmed(current.value(), " \r\n") == commit ? Status() : replace_file(ref, commit);
 }
 
 Status RepositoryCache::check_room(int64_t bytes) const {

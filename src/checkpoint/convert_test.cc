@@ -138,6 +138,17 @@ TEST_F(ConvertFiles, AFolderThatFailsHasNoNewFile) {
   EXPECT_FALSE(fs::exists(path("out")));
 }
 
+// Some GGUF files have all that is no expert in Q8_0, which safetensors has no type for.
+TEST_F(ConvertFiles, BiasesThatAreRoundedAreNamed) {
+  Checkpoint source = open("source");
+  EXPECT_TRUE(roundings(source, {}, false).empty());
+  source.weights.layers[0].q_bias.format = Format::kQ8_0;
+  const std::vector<std::string> lines = roundings(source, {}, false);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0], "norms, biases or routers in Q8_0 are rounded to BF16");
+  EXPECT_TRUE(roundings(source, {}, true).empty());
+}
+
 TEST_F(ConvertFiles, WhatOnlyThisProjectReadsHasANameOfItsOwn) {
   const WriteOptions mxfp8{.dense = Format::kMxfp8};
   const auto lines = remarks(open("source"), mxfp8, false);

@@ -34,9 +34,12 @@ std::vector<std::string> roundings(const Checkpoint& source, const WriteOptions&
                        [](const std::string& line) { return line.find("rounded") != std::string::npos; });
   if (gguf) return lines;  // which has all formats of dense matrices, and the rest in F32
   // F16 and F32 stay as they are unless a format of the dense matrices is asked for.
-  std::erase_if(dense, [](const MatrixView* m) { return is_plain(m->format); });
-  options.dense ? add_unless_exact(lines, "norms, biases or routers", rest)
-                : add_unless_exact(lines, "dense matrices", dense);
+  const auto stays = [](const MatrixView* m) { return is_plain(m->format); };
+  if (!options.dense) {
+    std::erase_if(dense, stays), std::erase_if(rest, stays);
+    add_unless_exact(lines, "dense matrices", dense);
+  }
+  add_unless_exact(lines, "norms, biases or routers", rest);
   if (options.experts == ExpertsOut::kKeep && !all_mxfp4(weights))
     add_unless_exact(lines, "experts", experts);
   return lines;

@@ -36,13 +36,15 @@ struct Command {
 
 const std::vector<Command>& commands();
 
-// At a terminal.
+// At a terminal. editor: null on one that cannot move its cursor.
 class Chat {
  public:
-  Chat(Session& session, chat::LineEditor& editor)
-      : session_(session), editor_(editor), file_(chat::history_path()) {}
+  Chat(Session& session, chat::LineEditor* editor)
+      : session_(session), editor_(editor), file_(editor != nullptr ? chat::history_path() : "") {}
 
   Status run();
+  Status handle(const std::string& message);
+  bool ends() const { return ends_; }
 
   Status help(const std::string&);
   Status clear(const std::string&);
@@ -56,11 +58,10 @@ class Chat {
   Status exit(const std::string&);
 
  private:
-  Status handle(const std::string& message);
   Status command(const std::string& line);
 
   Session& session_;
-  chat::LineEditor& editor_;
+  chat::LineEditor* editor_;
   chat::HistoryFile file_;
   std::string attached_;  // goes out with the next message
   bool ends_ = false;
@@ -139,11 +140,13 @@ Status Chat::help(const std::string&) {
     if (!others.empty()) others += ')';
     list += fmt::format("  {:<22} {}{}\n", fmt::format("{} {}", c.name, c.argument), c.help, others);
   }
-  chat::notice(list +
-               "\n  Alt-Enter, Ctrl-J or \\ at the end of a line: another line; \"\"\" before and after "
-               "several lines\n"
-               "  Up, Down, Ctrl-R: earlier messages; Tab: complete a command\n"
-               "  Ctrl-C: stop the answer or drop the line; in an empty line twice: end");
+  if (editor_ != nullptr)
+    list +=
+        "\n  Alt-Enter, Ctrl-J or \\ at the end of a line: another line; \"\"\" before and after several "
+        "lines\n"
+        "  Up, Down, Ctrl-R: earlier messages; Tab: complete a command\n"
+        "  Ctrl-C: stop the answer or drop the line; in an empty line twice: end";
+  chat::notice(list);
   return {};
 }
 
@@ -230,7 +233,7 @@ Status Chat::command(const std::string& line) {
 
 Status Chat::handle(const std::string& message) {
   if (trimmed(message, kSpaces).empty()) return {};
-  editor_.remember(message);
+  if (editor_ != nullptr) editor_->remember(message);
   if (const Status kept = file_.append(message); !kept.ok()) {
     chat::notice(fmt::format("moesaic: note: no history is kept: {}", kept.message()));
     file_ = chat::HistoryFile("");
@@ -246,11 +249,11 @@ bool goes_on(const Status& status) {
 }
 
 Status Chat::run() {
-  for (const std::string& message : file_.read()) editor_.remember(message);
+  for (const std::string& message : file_.read()) editor_->remember(message);
   chat::notice(session_.describe() +
                "\nEnter sends a message, Ctrl-C stops an answer, Ctrl-D ends; /help lists commands.");
   for (int interrupts = 0; !ends_;) {
-    const chat::Input input = editor_.read("> ");
+    const chat::Input input = editor_->read("> ");
     if (input.typed == chat::Typed::kEnd) {
       std::fputs("\n", stderr);
       return {};
@@ -272,8 +275,11 @@ Status Chat::run() {
 // Without an editor, which needs a terminal that it can draw on.
 Status chat_by_lines(Session& session) {
   const bool terminal = isatty(STDIN_FILENO) != 0;
-  if (terminal) chat::notice("Type a message and press Enter; Ctrl-C stops an answer, Ctrl-D ends.");
-  for (bool first = true;; first = false) {
+  Chat person(session, nullptr);
+  if (terminal)
+    chat::notice(
+        "Type a message and press Enter; Ctrl-C stops an answer, Ctrl-D ends; /help lists commands.");
+  for (bool first = true; !person.ends(); first = false) {
     if (terminal) std::fputs("> ", stderr);
     ASSIGN_OR_RETURN(const std::optional<std::string> read, read_line());
     if (!read) {
@@ -284,10 +290,11 @@ Status chat_by_lines(Session& session) {
     if (first) drop_byte_order_mark(line);
     if (line.ends_with('\r')) line.pop_back();  // files with Windows' line ends
     if (line.empty()) continue;
-    const Status status = session.turn(line, terminal);
+    const Status status = terminal ? person.handle(line) : session.turn(line, false);
     if (!terminal || !goes_on(status)) RETURN_IF_ERROR(status);
     if (!status.ok()) chat::notice("moesaic: " + status.message());
   }
+  return {};
 }
 
 }  // namespace
@@ -295,7 +302,7 @@ Status chat_by_lines(Session& session) {
 Status chat(Session& session) {
   const auto editor = chat::LineEditor::create(command_names(false));
   if (editor == nullptr) return chat_by_lines(session);
-  return Chat(session, *editor).run();
+  return Chat(session, editor.get()).run();
 }
 
 }  // namespace moesaic::app

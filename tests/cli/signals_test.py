@@ -234,6 +234,13 @@ class TerminalDumb(Terminal):
 
     term = "dumb"
 
+    def test_commands_are_no_messages(self):
+        self.expect("/help lists")
+        self.type("/system Be brief.\r/system\r")
+        self.expect("> Be brief.\r\n")
+        self.type("/exit\r")
+        self.ends_with(0)
+
 
 class TerminalRaw(Terminal):
     flags = ["--raw"]

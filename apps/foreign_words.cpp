@@ -32,7 +32,7 @@ constexpr Foreign kForeignOptions[] = {
      "leave it out: weights are copied into memory when the model is loaded"},
     {"-cb --cont-batching --enable-prefix-caching --enable-chunked-prefill --no-warmup", "",
      "leave it out: it is always so"},
-    {"-cnv -no-cnv --conversation --no-conversation -st --single-turn", "", kOneAnswer},
+    {"-cnv -no-cnv --conversation --no-conversation -st --single-turn -i --interactive", "", kOneAnswer},
     {"--jinja --chat-template --chat-template-file --reasoning-format --reasoning-parser --tool-call-parser "
      "--enable-auto-tool-choice --trust-remote-code",
      "", kBuiltIn},
@@ -49,8 +49,9 @@ constexpr Foreign kForeignOptions[] = {
     {"--predict --n-predict --num-predict --max-new-tokens", "-n", ""},
     {"--think --reasoning-effort", "--reasoning", "low, medium or high"},
     {"--format", "",
-     "use --json-schema FILE ({} allows any JSON) for the form of an answer, -o json for that of the output"},
-    {"-j -jf --json-schema-file --grammar --grammar-file", "--json-schema", "a file; {} allows any JSON"},
+     "use --json-schema SCHEMA ({}: any JSON) for the form of an answer, -o json for that of the output"},
+    {"-j -jf --json-schema-file --grammar --grammar-file", "--json-schema",
+     "a schema or a file with it; {}: any JSON"},
     {"-ctk -ctv --cache-type-k --cache-type-v --kv-cache-dtype", "--kv-dtype",
      "auto, bf16 or fp8 for K and V"},
     {"-b --batch-size -ub --ubatch-size --max-num-batched-tokens --chunked-prefill-size", "--ubatch", ""},
@@ -66,6 +67,10 @@ constexpr Foreign kForeignOptions[] = {
     {"-a --alias --served-model-name", "--name", ""},
     {"--api-key", "--api-key-file", "or MOESAIC_API_KEY in the environment"},
     {"-to --timeout", "--request-timeout", ""},
+    {"--base-url", "--url", ""},
+    {"--num-prompts", "--requests", ""},
+    {"--request-rate", "--rate", ""},
+    {"--concurrency --max-concurrency", "--streams", ""},
     {"-pg", "", "use -p and -n, and -d for the tokens before"},
 };
 
@@ -112,7 +117,13 @@ std::string whose(const CLI::App& app, const CLI::App& command, const std::strin
 }
 
 std::string instead_of_option(const CLI::App& app, const CLI::App& command, std::string_view name) {
-  const Foreign* const f = find_foreign(kForeignOptions, name);
+  // CLI11 would read -temp as -t with the value emp, and -plain as -p lain.
+  const std::string whole = "-" + std::string(name);
+  const bool one_dash = name.size() > 2 && name[1] != '-' && name != "-help";
+  if (one_dash && command.get_option_no_throw(whole) != nullptr)
+    return fmt::format("{}: use {}", name, whole);
+  const Foreign* f = find_foreign(kForeignOptions, name);
+  if (f == nullptr && one_dash) f = find_foreign(kForeignOptions, whole);
   if (f == nullptr) {
     const bool cluster = name.size() > 2 && name.starts_with("-h") && name != "-help";
     return cluster ? fmt::format("unknown option {} (see moesaic {} --help)", name, command.get_name()) : "";

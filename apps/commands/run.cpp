@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <utility>
 
 #include "api/choose_ranks.h"
 #include "api/fingerprint.h"
@@ -36,7 +37,11 @@ constexpr const char *kAnswerOptions = "Prompt and answer", *kSamplingOptions = 
 // The grammar of --json-schema. The parts of the schema that it does not enforce are named once.
 Result<AnswerGrammar> grammar_of(RunOptions& o) {
   if (o.schema_path.empty()) return AnswerGrammar();
-  ASSIGN_OR_RETURN(o.schema, read_text_file(o.schema_path));
+  if (o.schema_path.starts_with('{')) {
+    o.schema = std::exchange(o.schema_path, "--json-schema");
+  } else {
+    ASSIGN_OR_RETURN(o.schema, read_text_file(o.schema_path));
+  }
   auto grammar = AnswerGrammar::compile({.chat = !o.raw, .json_schema = o.schema});
   if (!grammar.ok()) return invalid("{}: {}", o.schema_path, grammar.status().message());
   ASSIGN_OR_RETURN(const text::OrderedJson parsed, text::parse_exact_json(o.schema, o.schema_path));
@@ -244,7 +249,7 @@ Run add_run(CLI::App& app) {
       ->allow_extra_args(false)
       ->group(kAnswerOptions);
   c.add_option("--json-schema", o->schema_path,
-               "file with a JSON schema that the answer must follow ({} allows any JSON)")
+               "JSON schema that the answer must follow, or a file with it ({}: any JSON)")
       ->group(kAnswerOptions);
   add_output_options(c, *o);
   c.footer(

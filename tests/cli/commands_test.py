@@ -178,6 +178,10 @@ class Run(Cli):
             self.assertEqual(([*answer], type(answer["a"]), out["finish_reason"]), (["a", "b"], int, "stop"))
             self.assertLessEqual(len(answer["b"]), 3)
 
+    def test_a_json_schema_in_words(self):
+        for schema, answer in (("{}", "."), ('{"const": 7}', "7\n")):
+            self.assertRegex(self.ok("run", "-m", TINY, "-p", "a", "--json-schema", schema, "-n", 200), answer)
+
     def test_a_json_schema_from_a_pipe(self):
         """Such as <(jq .schema form.json) in a shell."""
         reading, writing = os.pipe()
@@ -210,6 +214,8 @@ class Run(Cli):
             self.assertNotIn("effect", self.moesaic(*command, "--device", "cpu", "--batch-invariant").stderr)
         for word in (("-ngl", 99), ("--n-gpu-layers=1",)):
             self.refused(2, "--n-cpu-moe", "run", "-m", MODEL, "-p", "a", *word)
+        for word, ours in (("-temp=0", "--temp"), ("-temperature", "--temp"), ("-plain", "--plain"), ("-model", "--model"), ("-n-predict", "-n")):
+            self.refused(2, f"{word.split('=')[0]}: use {ours}$", "run", MODEL, word, "0")
         self.ok("run", "-m", MODEL, "-n", 1, "--", "-ngl")
 
     def test_devices_agree(self):

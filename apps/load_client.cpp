@@ -41,6 +41,7 @@ using Stream = boost::beast::tcp_stream;
 constexpr int kMostInterim = 16;                         // answers 1xx before the one that counts
 constexpr size_t kMostTokenBytes = 256;                  // the longest token of o200k has 128
 constexpr size_t kMostExtraBytes = 1 << 20;              // an answer longer than was asked for has these
+constexpr size_t kMostRefusal = 8192;                    // bytes of a body that are read
 constexpr auto kPause = std::chrono::milliseconds(100);  // for a server that refuses at once
 
 class Load {
@@ -96,6 +97,21 @@ void take_events(LoadEventLines& lines, std::string_view bytes, double now, Time
   }
 }
 
+// A refusal in words: its status, and what comes of its body within a second.
+asio::awaitable<std::string> refusal(Stream& stream, boost::beast::flat_buffer& buffer,
+                                     http::response_parser<http::buffer_body>& parser) {
+  std::string body(kMostRefusal, '\0');
+  parser.get().body().data = body.data();
+  parser.get().body().size = body.size();
+  stream.expires_after(std::chrono::seconds(1));
+  boost::system::error_code ignored;
+  co_await http::async_read(stream, buffer, parser, asio::redirect_error(use_awaitable, ignored));
+  body.resize(body.size() - parser.get().body().size);
+  const std::string status = fmt::format("HTTP {}", parser.get().result_int());
+  const std::string said = body.starts_with('{') ? read_load_event(body).error : "";
+  co_return said.empty() ? status : status + ": " + said;
+}
+
 asio::awaitable<void> Load::read_events(Stream& stream, Timeline& timeline) const {
   boost::beast::flat_buffer buffer;
   std::optional<http::response_parser<http::buffer_body>> parser;
@@ -104,8 +120,10 @@ asio::awaitable<void> Load::read_events(Stream& stream, Timeline& timeline) cons
     parser->body_limit(boost::none);
     co_await http::async_read_header(stream, buffer, *parser, use_awaitable);
   }
-  if (parser->get().result() != http::status::ok)
-    throw std::runtime_error(fmt::format("HTTP {}", parser->get().result_int()));
+  if (parser->get().result() != http::status::ok) {
+    const std::string reason = co_await refusal(stream, buffer, *parser);
+    throw std::runtime_error(reason);
+  }
   char part[8192];
   LoadEventLines lines;
   while (!parser->is_done()) {

@@ -186,6 +186,9 @@ class BenchServe(Cli):
     def test_refusals_and_errors(self):
         for status in (301, 404, 429, 503):
             self.failure(b"HTTP/1.1 %d x\r\nContent-Length: 2\r\n\r\n{}" % status, f"^HTTP {status}$")
+        for body, said in ((b'{"error":{"message":"a key is missing"}}', "a key is missing"), (b'{"error":"no"}', "no")):
+            self.failure(b"HTTP/1.1 401 x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body), f"^HTTP 401: {said}$")
+        self.failure(b"HTTP/1.1 500 x\r\nContent-Length: 9000\r\n\r\n{}", "^HTTP 500$", hold=True)
         self.failure(chunked(ANSWER, b'data: {"error":{"message":"out of memory"}}\n\n', DONE), "^out of memory$")
         self.failure(chunked(event("a"), b'data: {"choices":[{"te\n\n', DONE), "no JSON")
         self.failure(chunked(b'data: {"choices":[{"text":"\xff"}]}\n\n', DONE), "no JSON")

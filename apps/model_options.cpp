@@ -244,6 +244,12 @@ void measure_rate(LoadedModel& model) {
   caps.peak_flops = caps.experts_flops = std::max(caps.peak_flops, profiler->multiply_rate());
 }
 
+Result<Profiler*> profiler_of(Backend& backend) {
+  if (Profiler* const profiler = backend.profiler()) return profiler;
+  return error(StatusCode::kUnsupported, "{} does not time its operations; use --device cpu or cuda",
+               backend.caps().name);
+}
+
 std::string loading_text(int64_t done, int64_t total) {
   return fmt::format("loading {:3}%", total > 0 ? 100 * done / total : 0);
 }

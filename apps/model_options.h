@@ -203,6 +203,8 @@ Status load(LoadedModel& model, const KvDemand& cache);
 void measure_ceilings(LoadedModel& model);
 // Measures the operations a second again where the backend does not state them; the most counts.
 void measure_rate(LoadedModel& model);
+// Never null.
+Result<Profiler*> profiler_of(Backend& backend);
 
 // The text that says how much of a model is loaded.
 std::string loading_text(int64_t done, int64_t total);

@@ -246,6 +246,7 @@ Status run_plan(const PlanOptions& o) {
   if (!o.device_model.empty()) return run_unmeasured(o);
   const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, most));
+  ASSIGN_OR_RETURN(Profiler* const profiler, profiler_of(*m.backend));
   RETURN_IF_ERROR(check_context(most, m.checkpoint.config, "--tokens"));
   RETURN_IF_ERROR(load(m, {.context = most, .max_rows = most}));
   const bool by_data_sheet = m.caps.peak_flops > 0;
@@ -262,14 +263,11 @@ Status run_plan(const PlanOptions& o) {
     fmt::print(", {}{}", rate_words(ceiling.flops_per_second), by_data_sheet ? " by the data sheet" : "");
   fmt::print("\n\n");
   print_placement(m, ceiling);
-  Profiler* const profiler = m.backend->profiler();
   Tuner* const tuner = m.backend->tuner();
   const bool configs = tuner != nullptr && !tuner->moe_configs().empty();
   for (const int tokens : o.tokens) {
-    if (profiler != nullptr) {
-      print_choices(*profiler, tokens);
-      RETURN_IF_ERROR(print_ops(m, *profiler, random, tokens, ceiling));
-    }
+    print_choices(*profiler, tokens);
+    RETURN_IF_ERROR(print_ops(m, *profiler, random, tokens, ceiling));
     if (configs)
       RETURN_IF_ERROR(print_configs(shape_of(m.checkpoint, tokens), tuner->moe_configs(),
                                     ceiling_of("moe", ceiling.bytes_per_second, m.caps), tuner));

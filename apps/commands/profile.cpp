@@ -183,10 +183,7 @@ Status run_profile(const ProfileOptions& o) {
   EngineOptions engine = engine_options(o);
   const int max_rows = engine.max_rows, tokens = engine.context;
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, max_rows));
-  Profiler* const profiler = m.backend->profiler();
-  if (profiler == nullptr)
-    return error(StatusCode::kUnsupported, "{} does not time its operations; use --device cpu or cuda",
-                 m.backend->caps().name);
+  ASSIGN_OR_RETURN(Profiler* const profiler, profiler_of(*m.backend));
   RETURN_IF_ERROR(check_context(tokens, m.checkpoint.config, "depth and steps together"));
   ASSIGN_OR_RETURN(DraftParts parts, DraftParts::open(o.speculative, m.checkpoint));
   ASSIGN_OR_RETURN(engine.draft, parts.plan(*m.backend, m.choice.options, engine));

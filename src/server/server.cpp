@@ -148,8 +148,9 @@ Status Server::Impl::listen() {
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(4096, error);
   if (error)
-    return moesaic::error(StatusCode::kIo, "cannot listen on {}:{}: {}; another --port?", o.address, o.port,
-                          error.message());
+    return moesaic::error(StatusCode::kIo, "cannot listen on {}:{}: {}; another --{}?", o.address, o.port,
+                          error.message(),
+                          error == boost::system::errc::address_not_available ? "host" : "port");
   return {};
 }
 

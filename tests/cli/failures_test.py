@@ -127,7 +127,22 @@ class Usage(Cli):
             done = self.moesaic("serve", "-m", MODEL, "--port", 0, "--log", "quiet", *options, env=none)
             self.assertEqual(done.returncode, 1, (options, done.stderr))
 
+    def test_kernels_that_cannot_be_kept(self):
+        if "GPU code: none" in self.ok("--version"):
+            self.skipTest("a program without GPU code")
+        for folder, words in (("/proc", "/proc/moesaic cannot be written"), ("", "set XDG_CACHE_HOME or HOME")):
+            done = self.moesaic("warmup", "--architecture", "sm_120a", "-t", 1, env={**os.environ, "XDG_CACHE_HOME": folder, "HOME": folder})
+            if "NVRTC" in done.stderr:
+                self.skipTest(done.stderr)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(words, done.stderr)
+
+    def test_a_device_that_is_not_timed(self):
+        for command in ("plan", "profile"):
+            self.refused(1, "does not time its operations; use --device cpu", command, "-m", MODEL, "--device", "reference")
+
     def test_hosts(self):
+        self.refused(1, "cannot listen on 192.0.2.1:.*another --host?", "serve", "-m", MODEL, "--host", "192.0.2.1")
         for host in ("my-machine", "999.1.1.1", "[::1]"):
             self.refused(2, ["--host: ", "such as 127.0.0.1"], "serve", "-m", MODEL, "--port", 0, "--host", host)
 
@@ -137,6 +152,7 @@ class Usage(Cli):
                             ("false", "no JSON value satisfies")):
             schema.write_text(text)
             self.refused(1, ["bad_schema.json", words], "run", "-m", ABSENT, "-p", "hi", "--json-schema", schema)
+        self.refused(1, "--json-schema: .*not valid JSON", "run", "-m", ABSENT, "-p", "hi", "--json-schema", "{a}")
         self.refused(1, "cannot read", "run", "-m", ABSENT, "-p", "hi", "--json-schema", FOLDER / "absent.json")
 
     def test_devices(self):

@@ -25,7 +25,10 @@ class Progress {
     const std::lock_guard lock(mutex_);
     if (status_.ok()) status_ = status;
   }
-  const Status& status() const { return status_; }
+  Status status() {
+    const std::lock_guard lock(mutex_);
+    return status_;
+  }
 
  private:
   const std::function<void(const WarmKernel&)>& report_;
@@ -48,12 +51,19 @@ Result<std::string> warm_up(const std::string& architecture, int threads,
   }
   const std::vector<std::string> names = cuda::sm120::tile_names();
   const FileCache cache = cuda::sm120::kernel_cache();
+  const std::string folder = cache_folder(), obstacle = folder.empty()
+                                                            ? "set XDG_CACHE_HOME or HOME"
+                                                            : folder + " cannot be written or is full";
   Progress progress(report);
   ThreadPool pool(threads);
   pool.for_each(std::ssize(names), [&](int64_t i, int) {
+    if (!progress.status().ok()) return;
     const auto start = std::chrono::steady_clock::now();
     const auto code = cuda::sm120::tile_code(names[i], target, cache);
     if (!code.ok()) return progress.failed(code.status());
+    // Compiled a second time only where it is not on disk.
+    if (const auto again = cuda::sm120::tile_code(names[i], target, cache); !again.ok() || !again->cached)
+      return progress.failed(error(StatusCode::kIo, "kernels cannot be kept on disk: {}", obstacle));
     progress.done({.name = names[i], .cached = code.value().cached, .seconds = seconds_since(start)});
   });
   RETURN_IF_ERROR(progress.status());

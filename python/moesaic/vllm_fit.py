@@ -112,6 +112,8 @@ def unfit_settings(config: Any) -> str | None:
          "the chosen experts are returned"),
         (getattr(config.quant_config, "online_quantization_config", None) is not None, "weights are quantised while they are loaded"),
         (bool(os.environ.get("VLLM_MOE_ROUTING_SIMULATION_STRATEGY")), "the choice of experts is simulated"),
+        # Few and many rows are added up in different orders.
+        (os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"), "results must not depend on the batch (VLLM_BATCH_INVARIANT)"),
     )
     return next((reason for unfit, reason in checks if unfit), None)
 

@@ -139,6 +139,11 @@ def test_variables_of_vllms_that_do_not_fit_are_named(monkeypatch):
         assert (vllm_fit.unfit_model(configuration()) is None) == fits
     monkeypatch.setenv("VLLM_MOE_ROUTING_SIMULATION_STRATEGY", "uniform_random")
     assert "simulated" in vllm_fit.unfit_settings(configuration())
+    monkeypatch.delenv("VLLM_MOE_ROUTING_SIMULATION_STRATEGY")
+    for value, fits in (("0", True), ("1", False)):
+        monkeypatch.setenv("VLLM_BATCH_INVARIANT", value)
+        assert (vllm_fit.unfit_settings(configuration()) is None) == fits
+    assert "VLLM_BATCH_INVARIANT" in vllm_fit.unfit_model(configuration())
 
 
 def test_a_checkpoint_that_is_not_mxfp4_fits_nowhere():

@@ -20,8 +20,8 @@ _logger = logging.getLogger("sglang.moesaic")
 
 
 def settings() -> tuple[Any, Any, Any, Any]:
-    """SGLang's settings of experts, of their exchange, of LoRA and of ranks."""
-    return get_exec().moe, get_moe_a2a_backend(), get_lora(), get_parallel()
+    """SGLang's settings of execution, of the experts' exchange, of LoRA and of ranks."""
+    return get_exec(), get_moe_a2a_backend(), get_lora(), get_parallel()
 
 
 class MoesaicMoEMethod(Mxfp4MoEMethod):

@@ -32,11 +32,17 @@ def refuse(reason: str) -> None:
     say(_logger, f"moesaic: SGLang's own kernels run gpt-oss's experts: {reason}", logging.WARNING)
 
 
-def unfit_layer(layer: Any, exec_moe: Any, a2a: Any, lora: Any, parallel: Any) -> str | None:
+def unfit_layer(layer: Any, execution: Any, a2a: Any, lora: Any, parallel: Any) -> str | None:
     """Why this layer is not for the operator; None: it is. layer: SGLang's FusedMoE while it is made; the others: its settings of
-    experts, of their exchange, of LoRA and of ranks."""
-    config = layer.moe_runner_config
+    execution, of the experts' exchange, of LoRA and of ranks."""
+    config, exec_moe, features = layer.moe_runner_config, execution.moe, execution.features
     checks = (
+        # Few and many rows are added up in different orders.
+        (execution.deterministic.enable_deterministic_inference or bool(execution.deterministic.rl_on_policy_target),
+         "results must not depend on the batch"),
+        # The experts are in memory that SGLang's allocator does not know.
+        (features.enable_memory_saver or features.enable_weights_cpu_backup, "the weights' memory may be released"),
+        (execution.offload.cpu_offload_gb > 0 or execution.offload.offload_group_size > 0, "weights are offloaded to the CPU"),
         (layer.moe_tp_size > 1, f"tensor parallelism of {layer.moe_tp_size} cuts experts; use --ep-size {layer.moe_tp_size}"),
         (lora.enable_lora or bool(lora.lora_paths), "LoRA is enabled"),
         (not a2a.is_none(), f"experts exchange rows by {getattr(a2a, 'value', a2a)}"),

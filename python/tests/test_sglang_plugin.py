@@ -74,12 +74,16 @@ def reason(**changes):
                                    params_dtype="torch.bfloat16")
     layer = types.SimpleNamespace(moe_runner_config=config, moe_tp_size=1, num_fused_shared_experts=0, with_bias=True)
     moe = types.SimpleNamespace(ep_num_redundant_experts=0, enable_eplb=False, enable_paged_experts=False)
+    features = types.SimpleNamespace(enable_memory_saver=False, enable_weights_cpu_backup=False)
+    offload = types.SimpleNamespace(cpu_offload_gb=0, offload_group_size=-1)
+    deterministic = types.SimpleNamespace(enable_deterministic_inference=False, rl_on_policy_target=None)
     lora = types.SimpleNamespace(enable_lora=None, lora_paths=None)
     exchange, parallel = NoExchange(), types.SimpleNamespace(dwdp_size=1)
     for name, value in changes.items():
-        [owner] = [o for o in (config, layer, moe, lora, exchange, parallel) if hasattr(o, name)]
+        [owner] = [o for o in (config, layer, moe, features, offload, deterministic, lora, exchange, parallel) if hasattr(o, name)]
         setattr(owner, name, value)
-    return sglang_plugin.unfit_layer(layer, moe, exchange, lora, parallel)
+    execution = types.SimpleNamespace(moe=moe, features=features, offload=offload, deterministic=deterministic)
+    return sglang_plugin.unfit_layer(layer, execution, exchange, lora, parallel)
 
 
 def test_gpt_oss_fits():
@@ -103,6 +107,12 @@ def test_gpt_oss_fits():
     (dict(no_combine=True), "experts whose results are not added up"),
     (dict(routed_scaling_factor=2.5), "results scaled by 2.5"),
     (dict(params_dtype="torch.float16"), "activations are torch.float16"),
+    (dict(enable_deterministic_inference=True), "results must not depend on the batch"),
+    (dict(rl_on_policy_target="fsdp"), "results must not depend on the batch"),
+    (dict(enable_memory_saver=True), "the weights' memory may be released"),
+    (dict(enable_weights_cpu_backup=True), "the weights' memory may be released"),
+    (dict(cpu_offload_gb=8), "weights are offloaded to the CPU"),
+    (dict(offload_group_size=4), "weights are offloaded to the CPU"),
 ])
 def test_layers_that_do_not_fit_are_named(changes, expected):
     assert reason(**changes) == expected

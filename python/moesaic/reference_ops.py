@@ -92,7 +92,8 @@ def paged_attention(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tenso
         sound = 0 <= first and end <= q.shape[0] and end - first <= length <= room
         for row in range(max(first, 0), min(end, q.shape[0])):
             place = length - (end - row)
-            places = torch.arange(max(0, place - window + 1) if window > 0 else 0, place + 1 if sound else 0, device=q.device)
+            oldest = max(0, place - window + 1) if window > 0 else 0
+            places = torch.arange(*((oldest, place + 1) if sound else (0, 0)), device=q.device)
             pages = page_table[sequence, places // keys.shape[1]].long()
             if not sound or ((pages < 0) | (pages >= keys.shape[0])).any():
                 out[row] = float("nan")

@@ -122,6 +122,10 @@ def test_a_sequence_of_rows_that_are_not_there_is_nan(torch, reference):
         for got in (ops.paged_attention(*inputs[:-1], starts), reference.paged_attention(*inputs[:-1], starts)):
             nan = got.isnan().flatten(1)
             assert nan[wrong].all() and nan.sum() == nan[wrong].numel()
+    inputs[4][0] = 1000  # more than its page table has room for
+    for window in (0, 20):
+        for got in (ops.paged_attention(*inputs, window=window), reference.paged_attention(*inputs, window=window)):
+            assert got.isnan().flatten(1).all(1).tolist() == [True, True, False, False, False]
 
 
 def test_the_reference_marks_what_attention_marks(torch, reference):

@@ -98,7 +98,9 @@ Status PrivateFolder::open_locked() {
 // anything is written by it.
 Status PrivateFolder::read_key() {
   const std::span<std::byte> bytes = std::as_writable_bytes(std::span(key_));
-  if (read(kSecret, bytes, {}) == nullptr) return {};
+  const Fault fault = read(kSecret, bytes, {});
+  if (fault.text == nullptr) return {};
+  if (fault.passes) return error(StatusCode::kIo, "{} {}/{}: {}", option_, path_, kSecret, fault.text);
   key_ = random_hash_key();
   errno = write(kSecret, bytes, {});
   if (errno != 0 || fsync(open_in(dir_, kSecret, O_RDONLY).get()) != 0) return failed(path_ + "/" + kSecret);
@@ -133,8 +135,8 @@ Result<std::vector<PrivateFolder::File>> PrivateFolder::list(
 
 int PrivateFolder::write(const std::string& name, std::span<const std::byte> head,
                          std::span<const std::byte> body) const {
-  const Descriptor file = open_in(dir_, kNewFile, O_WRONLY | O_CREAT | O_TRUNC);
   errno = 0;
+  const Descriptor file = open_in(dir_, kNewFile, O_WRONLY | O_CREAT | O_TRUNC);
   if (file.get() >= 0 &&
       move_all({io_of(head), io_of(body)}, [&](iovec* v, int n) { return writev(file.get(), v, n); }) &&
       futimens(file.get(), precise_now().data()) == 0 &&
@@ -145,16 +147,17 @@ int PrivateFolder::write(const std::string& name, std::span<const std::byte> hea
   return why;
 }
 
-const char* PrivateFolder::read(const std::string& name, std::span<std::byte> head,
-                                std::span<std::byte> body) const {
+PrivateFolder::Fault PrivateFolder::read(const std::string& name, std::span<std::byte> head,
+                                         std::span<std::byte> body) const {
   const Descriptor file = open_in(dir_, name.c_str(), O_RDONLY | O_NONBLOCK);
   struct stat info {};
-  if (file.get() < 0 || fstat(file.get(), &info) != 0) return std::strerror(errno);
+  if (file.get() < 0 || fstat(file.get(), &info) != 0)
+    return {std::strerror(errno), errno == EMFILE || errno == ENFILE || errno == ENOMEM};
   if (!is_own(info) || static_cast<uint64_t>(info.st_size) != head.size() + body.size())
-    return "it has another size, or is not this user's";
+    return {"it has another size, or is not this user's"};
   const bool whole =
       move_all({io_of(head), io_of(body)}, [&](iovec* v, int n) { return readv(file.get(), v, n); });
-  return whole ? nullptr : "it cannot be read";
+  return {whole ? nullptr : "it cannot be read"};
 }
 
 void PrivateFolder::touch(const std::string& name) const {

@@ -39,8 +39,13 @@ class PrivateFolder {
 
   // Replaces the file in one step by two parts. Gives 0, or the number of the error.
   int write(const std::string& name, std::span<const std::byte> head, std::span<const std::byte> body) const;
-  // Fills both parts from a file that has exactly their bytes. Null, or what is wrong with the file.
-  const char* read(const std::string& name, std::span<std::byte> head, std::span<std::byte> body) const;
+  struct Fault {
+    const char* text = nullptr;  // null: there is none
+    // The process or the system lacks file descriptors or memory just now: the file may be as it was written.
+    bool passes = false;
+  };
+  // Fills both parts from a file that has exactly their bytes.
+  Fault read(const std::string& name, std::span<std::byte> head, std::span<std::byte> body) const;
   void touch(const std::string& name) const;  // it is the newest now
   void remove(const std::string& name) const;
 

@@ -159,8 +159,9 @@ std::shared_ptr<const KvBytes> DiskTier::get(const KvPart& part, size_t bytes) {
   KvFileHeader header;
   auto body = std::make_shared<KvBytes>(bytes);
   const std::string name = kv_file_name(part);
-  const char* fault = folder_.read(name, std::as_writable_bytes(std::span(&header, 1)), *body);
-  if (fault == nullptr) fault = kv_file_fault(key(), part, header, *body);
+  const auto [unread, passes] = folder_.read(name, std::as_writable_bytes(std::span(&header, 1)), *body);
+  if (passes) return nullptr;
+  const char* const fault = unread != nullptr ? unread : kv_file_fault(key(), part, header, *body);
   if (fault != nullptr) {
     if (has(part.id)) lose(part, fault);  // else it had to make room meanwhile
     return nullptr;

@@ -1,11 +1,14 @@
 // The KV store's tiers without an engine: what goes first, and files that are not what was written.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <random>
@@ -259,6 +262,36 @@ TEST_F(Folder, DamagedFilesAreSaidOnceAndRemoved) {
 }
 
 // One part's file under another part's name, or with another folder's key.
+// While no file can be opened, nothing is known of the files, nor of the key.
+TEST_F(Folder, LastsWhileThereAreNoDescriptors) {
+  auto tier = open();
+  ASSERT_TRUE(tier->put(part_, bytes_));
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto limit = [&](rlim_t files) {
+    const rlimit few{files, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  };
+  Lines said;
+  limit(3);
+  EXPECT_EQ(tier->get(part_, bytes_.size()), nullptr);
+  EXPECT_FALSE(tier->put(full(2, 0), bytes_));
+  limit(before.rlim_cur);
+  EXPECT_EQ(said.lines.size(), 1u);
+  EXPECT_NE(said.lines.front().find(std::strerror(EMFILE)), std::string::npos) << said.lines.front();
+  EXPECT_EQ(tier->stats().damaged, 0u);
+  ASSERT_TRUE(tier->has(part_.id));
+  EXPECT_EQ(*tier->get(part_, bytes_.size()), bytes_);
+  tier.reset();
+  for (rlim_t files = 3; files < 20; ++files) {
+    limit(files);
+    const std::string refused = refusal();
+    limit(before.rlim_cur);
+    EXPECT_TRUE(refused.empty() || refused.ends_with(std::strerror(EMFILE))) << refused;
+  }
+  EXPECT_EQ(*open()->get(part_, bytes_.size()), bytes_);
+}
+
 TEST_F(Folder, AFileIsItsOwnPartAlone) {
   const KvPart other = full(2, 0);
   const auto tier = open();

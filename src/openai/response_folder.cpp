@@ -108,8 +108,10 @@ Status ResponseFolder::read_all(size_t most_bytes, const Found& found) const {
     const char* fault = file.bytes < sizeof sum || file.bytes > most_bytes ? "it has a wrong size" : nullptr;
     if (fault == nullptr) {
       text.resize(file.bytes - sizeof sum);
-      fault = folder_.read(file.name, std::as_writable_bytes(std::span(&sum, 1)),
-                           std::as_writable_bytes(std::span(text)));
+      fault = folder_
+                  .read(file.name, std::as_writable_bytes(std::span(&sum, 1)),
+                        std::as_writable_bytes(std::span(text)))
+                  .text;
     }
     if (fault == nullptr && sum != checksum(key(), file.name, text)) fault = "its checksum is wrong";
     std::optional<StoredResponse> stored;

@@ -1,11 +1,11 @@
-// What a draft model has for requests that do not run goes to those that do.
+// A draft model has places for the requests that run, whoever waits.
 #include "drafting/model_drafter.h"
 #include "engine/late_backend.h"
 
 namespace moesaic {
 namespace {
 
-constexpr int64_t kTokens = 416;  // of the cache, the model's and the draft model's
+constexpr int64_t kTokens = 416;  // the cache has so many, and so has the draft model's
 
 // Two requests at a time, with a draft model that is always right.
 struct Drafted : Harness {

@@ -5,6 +5,7 @@
 
 #include "anthropic/error.h"
 #include "openai/sampling_fields.h"
+#include "openai/sealed_reasoning.h"
 #include "openai/sse.h"
 
 namespace moesaic::anthropic {
@@ -36,12 +37,18 @@ MessagesAnswer::Kind MessagesAnswer::kind_of(const TextPiece& piece) const {
   return piece.channel == "analysis" ? Kind::kThinking : Kind::kText;
 }
 
+std::string MessagesAnswer::signature_of(const Block& block) const {
+  return options_.sealed ? openai::seal_reasoning(block.text) : kSignature;
+}
+
 // empty: as a stream's block begins.
 Json MessagesAnswer::block_json(const Block& block, bool empty) const {
   const std::string text = empty ? "" : block.text;
   switch (block.kind) {
     case Kind::kThinking:
-      return {{"type", "thinking"}, {"thinking", text}, {"signature", empty ? "" : kSignature}};
+      return {{"type", "thinking"},
+              {"thinking", options_.sealed ? "" : text},
+              {"signature", empty ? "" : signature_of(block)}};
     case Kind::kCall:
       return {{"type", "tool_use"},
               {"id", block.id},
@@ -77,13 +84,15 @@ void MessagesAnswer::close(std::string* sse) {
   const size_t index = blocks_.size() - 1;
   if (blocks_.back().kind == Kind::kThinking)
     emit("content_block_delta",
-         {{"index", index}, {"delta", {{"type", "signature_delta"}, {"signature", kSignature}}}}, *sse);
+         {{"index", index},
+          {"delta", {{"type", "signature_delta"}, {"signature", signature_of(blocks_.back())}}}},
+         *sse);
   emit("content_block_stop", {{"index", index}}, *sse);
 }
 
 void MessagesAnswer::take(const TextPiece& piece, std::string* sse) {
   const Kind kind = kind_of(piece);
-  if (kind == Kind::kThinking && !options_.thinking) return;
+  if (kind == Kind::kThinking && !options_.thinking && !options_.sealed) return;
   if (piece.text.empty() && kind != Kind::kCall) return;
   if (!open_ || kind == Kind::kCall || blocks_.back().kind != kind) {
     close(sse);
@@ -93,7 +102,7 @@ void MessagesAnswer::take(const TextPiece& piece, std::string* sse) {
   std::string text = kind == Kind::kCall ? piece.text : block.messages.add(piece);
   block.text += text;
   if (kind == Kind::kCall) text = openai::dump(openai::arguments_object(text));
-  if (sse == nullptr) return;
+  if (sse == nullptr || (kind == Kind::kThinking && options_.sealed)) return;
   constexpr const char* kTypes[] = {"thinking_delta", "text_delta", "input_json_delta"};
   constexpr const char* kMembers[] = {"thinking", "text", "partial_json"};
   const auto which = static_cast<int>(kind);
@@ -110,17 +119,21 @@ void MessagesAnswer::add(const openai::AnswerEvent& event, std::string* sse) {
   if (event.found && !ended_)
     outcome_.cached_tokens = event.found->cached, outcome_.cache_write_tokens = event.found->kept;
   if (sse != nullptr && !begun_) begin(*sse);
-  for (const TextPiece& piece : event.pieces) take(piece, sse);
-  reasoning_tokens_.add(event, special_, options_.functions);
+  if (options_.max_tokens > 0) {
+    for (const TextPiece& piece : event.pieces) take(piece, sse);
+    reasoning_tokens_.add(event, special_, options_.functions);
+  }
   if (!event.end) return;
   close(sse);
   outcome_ = *event.end;
+  if (options_.max_tokens == 0) outcome_.finish = FinishReason::kLength, outcome_.generated_tokens = 0;
   ended_ = true;
 }
 
 Json MessagesAnswer::stop_reason() const {
   if (!ended_) return {};
-  if (outcome_.finish == FinishReason::kLength) return "max_tokens";
+  if (outcome_.finish == FinishReason::kLength)
+    return outcome_.generated_tokens < options_.max_tokens ? "model_context_window_exceeded" : "max_tokens";
   if (!outcome_.stop_string.empty()) return "stop_sequence";
   const auto is_call = [](const Block& block) { return block.kind == Kind::kCall; };
   return std::any_of(blocks_.begin(), blocks_.end(), is_call) ? "tool_use" : "end_turn";
@@ -162,7 +175,8 @@ Json MessagesAnswer::usage_json() const {
   return {{"input_tokens", u.prompt_tokens - u.cached_tokens - u.cache_write_tokens},
           {"cache_creation_input_tokens", u.cache_write_tokens},
           {"cache_read_input_tokens", u.cached_tokens},
-          {"output_tokens", u.generated_tokens}};
+          {"output_tokens", u.generated_tokens},
+          {"output_tokens_details", {{"thinking_tokens", u.reasoning_tokens}}}};
 }
 
 }  // namespace moesaic::anthropic

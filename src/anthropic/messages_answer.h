@@ -19,6 +19,8 @@ class MessagesAnswer : public openai::Answer {
   struct Options {
     openai::Callable functions;  // text for another recipient is text
     bool thinking = false;       // is shown
+    bool sealed = false;         // it is not, but its blocks come, with the text in their signature
+    int max_tokens = 0;          // 0: the prompt is only read, and the token made behind it is nobody's
     int prompt_tokens = 0;       // for a stream's beginning
   };
   MessagesAnswer(const openai::Service& service, Options options);
@@ -45,6 +47,7 @@ class MessagesAnswer : public openai::Answer {
   void close(std::string* sse);
   void begin(std::string& sse);
   openai::Json block_json(const Block& block, bool empty) const;
+  std::string signature_of(const Block& block) const;
   openai::Json message_json() const;
   openai::Json usage_json() const;
   openai::Json stop_reason() const;

@@ -63,6 +63,7 @@ TEST(MessagesAnswer, CountsReasoningInTokens) {
            {.token = SampledToken{.token = 5}, .end = Outcome{.finish = FinishReason::kLength}}})
     request.answer->add(event, nullptr);
   EXPECT_EQ(request.answer->usage().reasoning_tokens, 3);
+  EXPECT_EQ(Json::parse(request.answer->whole())["usage"]["output_tokens_details"]["thinking_tokens"], 3);
 }
 
 TEST(MessagesAnswer, NoCharacterOfAnAnswerCutsALine) {
@@ -99,9 +100,8 @@ TEST(MessagesAnswer, ThinkingIsShownWhereItIsEnabled) {
   EXPECT_EQ(whole_of(kTool, weather_call())["content"].size(), 2u);
 }
 
-TEST(MessagesAnswer, StreamBuildsTheSame) {
-  const std::string more = std::string(kTool) + ", " + kThinks;
-  const std::vector<Json> events = stream_of(more, weather_call());
+// The message that a stream of a call builds.
+Json built_of(const std::vector<Json>& events) {
   Json built = events[0]["message"];
   EXPECT_EQ(events[0]["type"], "message_start");
   EXPECT_EQ(built["content"], Json::array());
@@ -122,6 +122,13 @@ TEST(MessagesAnswer, StreamBuildsTheSame) {
     }
   }
   built["content"].back()["input"] = Json::parse(arguments);
+  return built;
+}
+
+TEST(MessagesAnswer, StreamBuildsTheSame) {
+  const std::string more = std::string(kTool) + ", " + kThinks;
+  const std::vector<Json> events = stream_of(more, weather_call());
+  Json built = built_of(events);
   const Json whole = whole_of(more, weather_call());
   built["content"].back()["id"] = whole["content"].back()["id"];  // random
   EXPECT_EQ(built["content"], whole["content"]);
@@ -171,10 +178,41 @@ TEST(MessagesAnswer, StopReasons) {
     return whole_of("\"top_k\": 1", {{.pieces = {piece("final", "x", true)}}, {.end = outcome}});
   };
   EXPECT_EQ(reason({.finish = FinishReason::kStop})["stop_reason"], "end_turn");
-  EXPECT_EQ(reason({.finish = FinishReason::kLength})["stop_reason"], "max_tokens");
+  EXPECT_EQ(reason({.finish = FinishReason::kLength, .generated_tokens = 20})["stop_reason"], "max_tokens");
+  EXPECT_EQ(reason({.finish = FinishReason::kLength, .generated_tokens = 19})["stop_reason"],
+            "model_context_window_exceeded");
   const Json stopped = reason({.finish = FinishReason::kStop, .stop_string = "END"});
   EXPECT_EQ(stopped["stop_reason"], "stop_sequence");
   EXPECT_EQ(stopped["stop_sequence"], "END");
+}
+
+TEST(MessagesAnswer, ThinkingThatIsOmittedComesBackInItsSignature) {
+  const std::string more = std::string(kTool) + R"(, "thinking": {"type": "adaptive", "display": "omitted"})";
+  const Json whole = whole_of(more, weather_call())["content"];
+  const Json streamed = built_of(stream_of(more, weather_call()))["content"];
+  ASSERT_EQ(whole.size(), 3u);
+  EXPECT_EQ(whole[0]["thinking"], "");
+  EXPECT_EQ(streamed[0], whole[0]);
+  const Json result = {{"type", "tool_result"}, {"tool_use_id", whole[2]["id"]}, {"content", "rain"}};
+  Json history = Json::parse(kHi);
+  history.push_back({{"role", "assistant"}, {"content", whole}});
+  history.push_back({{"role", "user"}, {"content", Json::array({result})}});
+  const auto prompt = [&] { return prompt_of(ask(history.dump(), kTool)); };
+  EXPECT_NE(prompt().find("<|channel|>analysis<|message|>Look it up.<|end|>"), std::string::npos);
+  history[1]["content"][0]["signature"] = "another's";
+  EXPECT_EQ(prompt().find("<|channel|>analysis<|message|>"), std::string::npos);
+}
+
+TEST(MessagesAnswer, WithoutTokensThePromptIsOnlyRead) {
+  const openai::PreparedRequest request = prepared(
+      prepare_messages(R"({"max_tokens": 0, "messages": [{"role": "user", "content": "hi"}]})", service()));
+  EXPECT_EQ(request.requests.at(0).sampling.max_tokens, 1);
+  for (const AnswerEvent& event : weather_call()) request.answer->add(event, nullptr);
+  const Json json = Json::parse(request.answer->whole());
+  EXPECT_EQ(json["content"], Json::array());
+  EXPECT_EQ(json["stop_reason"], "max_tokens");
+  EXPECT_EQ(json["usage"]["output_tokens"], 0);
+  EXPECT_EQ(json["usage"]["cache_creation_input_tokens"], 32);
 }
 
 TEST(MessagesAnswer, AStreamsBeginningCountsThePromptAsItsEndDoes) {
@@ -185,7 +223,8 @@ TEST(MessagesAnswer, AStreamsBeginningCountsThePromptAsItsEndDoes) {
   Json begin = stream.front()["message"]["usage"], end = stream[stream.size() - 2]["usage"];
   EXPECT_EQ(begin["cache_read_input_tokens"], 32);
   EXPECT_EQ(begin["output_tokens"], 0);
-  begin.erase("output_tokens"), end.erase("output_tokens");
+  for (const char* of_answer : {"output_tokens", "output_tokens_details"})
+    begin.erase(of_answer), end.erase(of_answer);
   EXPECT_EQ(begin, end);
 }
 

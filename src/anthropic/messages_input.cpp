@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "base/error.h"
+#include "openai/sealed_reasoning.h"
 #include "openai/sse.h"
 #include "text/conversation_builder.h"
 #include "text/harmony_json.h"
+#include "text/utf8.h"
 
 namespace moesaic::anthropic {
 namespace {
@@ -168,7 +170,7 @@ class MessageReader {
       return add_text(text::omitted(medium));
     if (type == "search_result" && !assistant) return add_text(openai::dump(block));
     if (type == "tool_result" && !assistant) return add_result(block);
-    if (type == "thinking" && assistant) return add_thinking(string_or(block, "thinking", ""));
+    if (type == "thinking" && assistant) return add_thinking(block);
     if (type == "redacted_thinking" && assistant) return {};  // only who made it can read it
     if (type == "tool_use" && assistant) return add_call(block);
     if (is_of_server(type) && assistant) return add_line(line_of(block));
@@ -178,8 +180,12 @@ class MessageReader {
     text_ += (text_.empty() || text.empty() ? "" : "\n\n") + text;
     return {};
   }
-  Status add_thinking(std::string text) {
+  // Where the text was omitted it is in the signature.
+  Status add_thinking(const Json& block) {
     RETURN_IF_ERROR(flush("commentary"));
+    std::string text = string_or(block, "thinking", "");
+    if (text.empty())
+      text = utf8_lossy(openai::unseal_reasoning(string_or(block, "signature", "")).value_or(""));
     if (!text.empty()) builder_.add_reasoning(std::move(text));
     return {};
   }

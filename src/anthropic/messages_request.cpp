@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -29,7 +30,8 @@ constexpr size_t kMaxStops = 64, kMaxStopBytes = 512;
 constexpr int kLowBudget = 4096, kMediumBudget = 16384;
 
 struct MessagesRequest : openai::ChatTask {
-  bool stream = false;
+  bool stream = false, sealed_thinking = false;
+  int max_tokens = 0;  // 0: the prompt is only to be read
   std::string instructions;
 };
 
@@ -137,7 +139,8 @@ ReasoningEffort effort_of(int budget) {
 }
 
 // The model reasons unless the budget is 0; what it thinks is shown where thinking is enabled.
-void read_thinking(Fields& fields, openai::Thinking& thinking) {
+void read_thinking(Fields& fields, MessagesRequest& r) {
+  openai::Thinking& thinking = r.thinking;
   thinking.shown = false;
   if (fields.find("thinking") == nullptr) return;
   std::string type, display;
@@ -151,8 +154,9 @@ void read_thinking(Fields& fields, openai::Thinking& thinking) {
     return fields.refuse("thinking", "type must be enabled, disabled, adaptive or between_tools");
   if (!display.empty() && display != "summarized" && display != "updates" && display != "omitted")
     return fields.refuse("thinking", "display must be summarized, updates or omitted");
-  thinking.shown = type != "disabled" && display != "omitted";
   const bool disabled = type == "disabled";
+  thinking.shown = !disabled && display != "omitted";
+  r.sealed_thinking = !disabled && display == "omitted";
   if (disabled && thinking.budget.value_or(0) > 0)
     return fields.refuse("thinking", "budget_tokens does not belong to type disabled");
   thinking.effort = disabled ? ReasoningEffort::kLow : effort_of(thinking.budget.value_or(kMediumBudget));
@@ -202,11 +206,12 @@ MessagesRequest read_request(Fields& fields, const Service& service, bool counti
   r.exact_count = true;  // clients leave out as much as the error says, and ask again
   read_claude_model(fields, service);
   read_sampling(fields, service, r.sampling);
-  fields.integer("max_tokens", r.sampling.max_tokens, 1, INT32_MAX);
+  fields.integer("max_tokens", r.max_tokens, 0, INT32_MAX);
+  r.sampling.max_tokens = std::max(r.max_tokens, 1);
   if (!counting && fields.find("max_tokens") == nullptr) fields.refuse("max_tokens", "is missing");
   read_stops(fields, r.sampling);
   r.tools = tools_of(fields);
-  read_thinking(fields, r.thinking);
+  read_thinking(fields, r);
   read_output_config(fields, r);
   fields.read("stream", r.stream);
   const Json* system = fields.find("system");
@@ -243,6 +248,8 @@ openai::PreparedRequestOrError prepare_messages(std::string_view body, const Ser
   prepared.answer = std::make_unique<MessagesAnswer>(
       service, MessagesAnswer::Options{.functions = openai::Callable(r.tools),
                                        .thinking = r.thinking.shown,
+                                       .sealed = r.sealed_thinking,
+                                       .max_tokens = r.max_tokens,
                                        .prompt_tokens = static_cast<int>(generation.prompt.size())});
   prepared.requests.push_back(std::move(generation));
   return prepared;

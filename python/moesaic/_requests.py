@@ -77,10 +77,16 @@ def _check_prompt(prompt: Mapping[str, Any]) -> None:
                                  "and may have a cache_salt")
 
 
+def _no_params(given: Any) -> InvalidRequest:
+    kind = type(given)
+    name = f"{kind.__module__}.{kind.__name__}" if kind.__name__ == SamplingParams.__name__ else kind.__name__  # vLLM's has the name, too
+    return InvalidRequest(f"sampling params: {name} is not moesaic.SamplingParams")
+
+
 def _checked(params: SamplingParams) -> SamplingParams:
     """A copy, so that later changes are for later requests."""
     if not isinstance(params, SamplingParams):
-        raise InvalidRequest(f"sampling params: {type(params).__name__} is not SamplingParams")
+        raise _no_params(params)
     try:
         params = params.clone()
     except RecursionError:

@@ -19,7 +19,7 @@ class Names:
     renamed: another name of one of the function's own arguments, and how a value becomes that argument's.
     ignored: whatever the value, it changes no answer.
     refused: what to use instead; a name that ends in * is the beginning of names. Values that ask for nothing are taken:
-        None, False, 0, what is empty, and those of neutral.
+        None, False, 0, what is empty, and those of neutral, among which a function says it of a value.
     """
 
     def __init__(self, *, renamed: Mapping[str, tuple[str, Callable[[str, Any], Any]]] | None = None, ignored: str = "",
@@ -59,7 +59,8 @@ class Names:
 
     def _refuse(self, name: str, value: Any, advice: str) -> None:
         empty = value is None or isinstance(value, (bool, numbers.Number, str, list, tuple, dict)) and not value
-        if not empty and not any(type(value) is type(one) and value == one for one in self.neutral.get(name, ())):
+        neutral = self.neutral.get(name, ())
+        if not empty and not any(one(value) if callable(one) else type(value) is type(one) and value == one for one in neutral):
             raise InvalidRequest(f"{name}: {advice}")
 
     def _unknown(self, name: str, known: frozenset[str]) -> str:
@@ -113,6 +114,15 @@ def _kv_dtype(name: str, value: Any) -> Any:
     return same[value]
 
 
+def _most_of_it(value: Any) -> bool:
+    """True for a share of a GPU's memory that is kept to without being asked."""
+    return isinstance(value, (int, float)) and 0.9 <= value <= 1
+
+
+def _is_bfloat16(value: Any) -> bool:
+    return str(value) in ("bfloat16", "torch.bfloat16")
+
+
 def _as_it_is(name: str, value: Any) -> Any:
     return value
 
@@ -126,7 +136,7 @@ _SPECULATIVE = "use speculative, such as speculative='ngram', and draft_tokens"
 _LORA = "use lora=FOLDER, or a list of folders, for the whole engine"
 _TEXT = "gpt-oss reads text only"
 _LOADING = "give model a folder, a .gguf file or owner/name; models are not downloaded here (hf download does it)"
-_MEMORY = "use kv_tokens, the size of the KV cache in tokens, or context and max_batch"
+_MEMORY = "use gpu_memory, in GiB, or kv_tokens, the size of the KV cache in tokens"
 _WEIGHTS = "weights stay as they are stored; dense= (bf16, q8_0, mxfp8, mxfp4) changes those of attention"
 _PARTS = "is about a part of vLLM that is not here"
 _OFFLOAD = "use gpu_memory or experts, by which experts stay in host memory"
@@ -194,7 +204,7 @@ LLM_NAMES = Names(
     neutral={
         """pipeline_parallel_size data_parallel_size data_parallel_size_local nnodes
         prefill_context_parallel_size decode_context_parallel_size""": (1,),
-        "distributed_executor_backend": ("uni",), "gpu_memory_utilization": (0.9,), "dtype": ("auto",), "quantization": ("mxfp4", "gpt_oss_mxfp4"),
+        "distributed_executor_backend": ("uni",), "gpu_memory_utilization": (_most_of_it,), "dtype": ("auto", _is_bfloat16), "quantization": ("mxfp4", "gpt_oss_mxfp4"),
         "revision tokenizer_revision code_revision": ("main",), "load_format config_format tokenizer_mode": ("auto", "safetensors", "hf"),
         "task runner convert": ("auto", "generate", "none"), "chat_template_content_format": ("auto", "string", "openai"),
         "reasoning_parser": ("openai_gptoss", "gpt_oss"), "tool_call_parser": ("openai",),

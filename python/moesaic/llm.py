@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence, Union, 
 
 from . import _engine
 from ._progress import Progress
-from ._requests import Messages, Prompt, _Base, _chat, _completion, _is_one_prompt, _Request
+from ._requests import Messages, Prompt, _Base, _chat, _completion, _is_one_prompt, _no_params, _Request
 from ._values import _is_series
 from ._vllm import CHAT_NAMES, GENERATE_NAMES, by_name
 from .errors import InvalidRequest
@@ -23,7 +23,7 @@ def _params_of(params: Params, count: int) -> list[SamplingParams | None]:
     if params is None or isinstance(params, SamplingParams):
         return [params] * count
     if not isinstance(params, Sequence):
-        raise InvalidRequest(f"sampling params: {type(params).__name__} is not SamplingParams")
+        raise _no_params(params)
     if len(params) != count:
         raise InvalidRequest(f"{len(params)} sampling params for {count} prompts")
     return list(params)

@@ -19,8 +19,8 @@ SMALL = {"device": "cpu", "threads": 1}
 
 def test_arguments_that_mean_the_same():
     with LLM(model="tiny", max_model_len=300, max_num_seqs=3, max_num_batched_tokens=64, kv_cache_dtype="auto", tokenizer=None,
-             enable_prefix_caching=False, tensor_parallel_size=1, dtype="auto", quantization="mxfp4", trust_remote_code=True,
-             enforce_eager=True, gpu_memory_utilization=0.9, seed=0, disable_log_stats=True, enable_lora=False, **SMALL) as llm:
+             enable_prefix_caching=False, tensor_parallel_size=1, dtype="bfloat16", quantization="mxfp4", trust_remote_code=True,
+             enforce_eager=True, gpu_memory_utilization=0.95, seed=0, disable_log_stats=True, enable_lora=False, **SMALL) as llm:
         assert (llm.info["context"], llm.info["max_batch"], llm.info["max_rows"]) == (300, 3, 64)
         prompt = "Once upon a time there was " * 8
         assert [llm.generate(prompt, GREEDY, use_tqdm=False)[0].num_cached_tokens for _ in range(2)] == [0, 0]
@@ -73,7 +73,9 @@ def test_the_number_of_ranks_is_chosen(ranks):
     (lambda llm: LLM("tiny", device="cpu", tensor_parallel_size=3), "tp 3: the model has 2 KV heads"),
     (lambda llm: LLM("tiny", tp=9), "tp: 9 ranks; expected 1 to 8"),
     (lambda llm: LLM("tiny", tp="most"), "tp: 'most' is not a number, auto or numa"),
-    (lambda llm: LLM("tiny", gpu_memory_utilization=0.5), "gpu_memory_utilization: use kv_tokens"),
+    (lambda llm: LLM("tiny", gpu_memory_utilization=0.5), "gpu_memory_utilization: use gpu_memory, in GiB, or kv_tokens"),
+    (lambda llm: LLM("tiny", gpu_memory_utilization=1.5), "gpu_memory_utilization: use gpu_memory"),
+    (lambda llm: LLM("tiny", dtype="float16"), "dtype: weights stay as they are stored"),
     (lambda llm: LLM("tiny", max_model_len=100, context=100), "max_model_len: is context here"),
     (lambda llm: LLM("tiny", max_model_len="8k"), "max_model_len: '8k' is not a whole number"),
     (lambda llm: LLM("tiny", kv_cache_dtype="fp8_e5m2"), "kv_cache_dtype: 'fp8_e5m2' is not one of"),

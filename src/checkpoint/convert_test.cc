@@ -13,6 +13,7 @@
 #include "checkpoint/json.h"
 #include "checkpoint/output_file.h"
 #include "checkpoint/writer.h"
+#include "core/o200k_pattern.h"
 
 namespace moesaic {
 namespace {
@@ -84,6 +85,27 @@ TEST_F(ConvertFiles, AChatTemplateThatIsNotUtf8IsRefused) {
     EXPECT_FALSE(fs::exists(path("b.gguf")));
     EXPECT_TRUE(remarks(checkpoint, {}, true).empty());
   }
+}
+
+// GGUF names the pattern by which text is split, and has no name for others.
+TEST_F(ConvertFiles, ATokenizerThatSplitsOtherwiseStaysInAFolder) {
+  const Json vocab = {{"vocab", {{"a", 0}, {"b", 1}}}, {"merges", Json::array()}};
+  const auto split = [](const std::string& regex) {
+    return Json{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}};
+  };
+  const Json bytes = {{"type", "ByteLevel"}, {"use_regex", false}};
+  const auto written = [&](const Json& pre) {
+    put("source/tokenizer.json", Json{{"model", vocab}, {"pre_tokenizer", pre}}.dump());
+    EXPECT_TRUE(write_safetensors(open("source"), path("made"), {.overwrite = true}).ok());
+    return write_gguf(open("source"), path("a.gguf"), {.overwrite = true}).message();
+  };
+  const auto sequence = [&](const Json& step) {
+    return Json{{"type", "Sequence"}, {"pretokenizers", {step, bytes}}};
+  };
+  const std::string refused = "GGUF cannot hold a tokenizer that splits text otherwise than gpt-oss's";
+  EXPECT_EQ(written(sequence(split(kO200kPattern))), "");
+  for (const Json& pre : {sequence(split(R"(\p{N})")), split(R"(\p{N})"), Json{{"type", "ByteLevel"}}})
+    EXPECT_NE(written(pre).find(refused), std::string::npos) << pre;
 }
 
 TEST_F(ConvertFiles, AFolderHasWhatTransformersAsksFor) {

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "checkpoint/json.h"
 #include "checkpoint/mapped_file.h"
+#include "core/o200k_pattern.h"
 
 namespace moesaic {
 namespace {
@@ -21,6 +22,18 @@ void add_merge(TokenizerSource& out, const Json& merge) {
   if (merge.is_string()) out.merges.push_back(merge);
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
     out.merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+}
+
+// True if the pre-tokenizer has another pattern than o200k's, the only one of gpt-oss's that GGUF has a name
+// for.
+bool splits_otherwise(const Json& pre) {
+  const Json &steps = member(pre, "pretokenizers"), one = Json::array({pre});
+  return std::ranges::any_of(steps.is_array() ? steps : one, [](const Json& step) {
+    const std::string pattern = text_member(member(step, "pattern"), "Regex");
+    const bool own =
+        text_member(step, "type") == "ByteLevel" && member(step, "use_regex") != false;  // GPT-2's
+    return own || (!pattern.empty() && pattern != kO200kPattern);
+  });
 }
 
 // Moves the value out; empty where there is none of this type.
@@ -57,7 +70,9 @@ Result<TokenizerSource> gguf_tokenizer(const TokenizerSource& source, int vocab)
   const Json &model = member(json, "model"), &vocabulary = member(model, "vocab");
   if (!vocabulary.is_object() || vocabulary.empty())
     return invalid("{}: it has no model.vocab", source.json_path);
-  TokenizerSource out{.bos = source.bos, .eos = source.eos};
+  TokenizerSource out{.pre = splits_otherwise(member(json, "pre_tokenizer")) ? "" : "gpt-4o",
+                      .bos = source.bos,
+                      .eos = source.eos};
   for (int i = 0; i < vocab; ++i) out.tokens.push_back(fmt::format("<|reserved_{}|>", i));
   out.token_types.assign(static_cast<size_t>(vocab), kControl);
   for (const auto& [token, id] : vocabulary.items()) add_token(out, token, id, kNormal);

@@ -10,7 +10,8 @@ namespace moesaic {
 TokenizerSource take_gguf_tokenizer(GgufFile& file, const ModelConfig& config);
 
 // tokens, merges and types from GGUF as they are, or from a tokenizer.json, whose vocabulary is already in
-// the byte-to-unicode spelling; ids below `vocab` that it does not name become reserved tokens.
+// the byte-to-unicode spelling; ids below `vocab` that it does not name become reserved tokens. `pre` is then
+// empty where it splits text by another pattern than gpt-oss's.
 Result<TokenizerSource> gguf_tokenizer(const TokenizerSource& source, int vocab);
 
 }  // namespace moesaic

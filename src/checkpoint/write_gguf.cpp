@@ -129,8 +129,9 @@ void add_tokenizer_metadata(GgufHeader& h, const ModelConfig& c, const Tokenizer
 
 constexpr size_t kGgufAlignment = 32;
 
-// Checks the constants that readers of GGUF take for granted in gpt-oss, and no key says.
-Status check_config(const ModelConfig& c, const std::string& path) {
+// Checks what readers of GGUF take for granted in gpt-oss, and no key says. own_split: the source has a split
+// pattern that GGUF has no name for.
+Status check_config(const ModelConfig& c, bool own_split, const std::string& path) {
   const ModelConfig usual;
   bool alternates = true;
   for (size_t i = 0; i < c.sliding.size(); ++i) alternates = alternates && c.sliding[i] == (i % 2 == 0);
@@ -139,7 +140,8 @@ Status check_config(const ModelConfig& c, const std::string& path) {
                      : !alternates                          ? "layers that do not slide in turn"
                      : c.rope.factor > 1 && c.rope.truncate ? "YaRN with rounded bounds (truncate)"
                      : c.rope.attention_factor != 0         ? "an attention_factor of RoPE"
-                                                            : nullptr;
+                     : own_split ? "a tokenizer that splits text otherwise than gpt-oss's"
+                                 : nullptr;
   if (what == nullptr) return {};
   return error(StatusCode::kUnsupported, "{}: GGUF cannot hold {}; convert to a folder instead", path, what);
 }
@@ -153,8 +155,9 @@ Status write_gguf(const Checkpoint& source, const std::string& path, const Write
   if (options.dense && info_of(*options.dense).gguf < 0)
     return error(StatusCode::kUnsupported, "{}: dense matrices in GGUF have no {}; use --dense bf16 or q8_0",
                  path, format_name(*options.dense));
-  RETURN_IF_ERROR(check_config(source.config, path));
   ASSIGN_OR_RETURN(TokenizerSource tokenizer, gguf_tokenizer(source.tokenizer, source.config.vocab));
+  const bool own_split = !source.tokenizer.json_path.empty() && tokenizer.pre.empty();
+  RETURN_IF_ERROR(check_config(source.config, own_split, path));
   ASSIGN_OR_RETURN(tokenizer.chat_template, chat_template(source.tokenizer));
   const std::vector<Piece> pieces = pieces_of(GgufPieces(options), source.weights);
   GgufHeader header;

@@ -294,6 +294,13 @@ TEST_F(GgufKeys, WhatChangesTheResultIsRefusedByName) {
   for (const auto& [key, value] : cases) EXPECT_NE(of(key, value).find(key), std::string::npos) << key;
 }
 
+TEST_F(GgufKeys, AnAdapterIsNoModel) {
+  file_.metadata["general.type"] = "model";
+  EXPECT_EQ(message(), "");
+  file_.metadata["general.type"] = "adapter";
+  EXPECT_EQ(message(), "m.gguf: a LoRA adapter, not a model; run: -m BASE-MODEL --lora m.gguf");
+}
+
 TEST_F(GgufKeys, ScalingOfRope) {
   EXPECT_NE(of("rope.scaling.type", std::string("linear")).find("linear"), std::string::npos);
   EXPECT_NE(of("rope.scaling.type", std::string("longrope")).find("longrope"), std::string::npos);

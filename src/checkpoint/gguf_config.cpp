@@ -138,6 +138,8 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file, const std::string& na
   const bool ollama = file.written_by_ollama();
   if (architecture == "eagle3")
     return error(StatusCode::kUnsupported, "{}: an EAGLE3 draft head, which is no model by itself", name);
+  if (f.text("general.type") == "adapter")
+    return invalid("{}: a LoRA adapter, not a model; run: -m BASE-MODEL --lora {}", name, name);
   if (architecture != "gpt-oss" && !ollama)
     return error(StatusCode::kUnsupported, "{}: architecture is '{}', expected gpt-oss", name,
                  architecture.substr(0, 40));

@@ -56,6 +56,10 @@ def _path(model: Any) -> bytes:
     return path
 
 
+def _text_of(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
 def _prompt_value(prompt: Prompt) -> str | list[int]:
     if isinstance(prompt, Mapping):
         _check_prompt(prompt)
@@ -143,7 +147,8 @@ class _Base:
                  batch_invariant: bool = False, tune: bool = True, lora: str | Sequence[str] = (), speculative: str = "none", draft_tokens: int = 0,
                  kv_host: float = 0, kv_disk: str = "", tp: int | str = 1, experts: str = "", gpu_memory: float = 0, seed: int | None = None, use_tqdm_on_load: bool = True,
                  progress: Callable[[int, int], bool | None] | None = None, **vllm: Any) -> None:
-        """Opens a model. Other names that vLLM has are taken, too, or refused with the one to use (docs/user/python.md).
+        """Opens a model. Other names that vLLM has are taken, too, or refused with the one to use (docs/user/python.md). None is the
+        default of every option, and a path may be one of pathlib's.
 
         model: a folder with config.json, .safetensors and tokenizer.json, a .gguf file, owner/name in the Hugging Face
             cache, or "tiny", which comes with the package.
@@ -177,9 +182,11 @@ class _Base:
 
         Raises NotFound, InvalidRequest, OutOfMemory or Unsupported, with one line.
         """
-        options = {name: value for name, value in locals().items() if name not in _NOT_OPTIONS}
-        options["lora"] = list(lora) if _is_series(lora) else [lora] if isinstance(lora, str) else [] if lora is None else lora
-        options["tokenizer"] = "" if tokenizer is None else tokenizer
+        options = {name: _text_of(value) for name, value in locals().items() if name not in _NOT_OPTIONS and value is not None}
+        if _is_series(lora):
+            options["lora"] = [_text_of(one) for one in lora]
+        elif isinstance(options.get("lora"), str):
+            options["lora"] = [options["lora"]]
         path = _path(model)
         if progress is not None and not callable(progress):
             raise InvalidRequest("progress: must be a function of the bytes loaded and the bytes in all")

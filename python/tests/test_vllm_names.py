@@ -3,14 +3,15 @@
 import copy
 import dataclasses
 import io
+import pathlib
 import re
 import time
 
 import pytest
 
 import moesaic
-from moesaic import AsyncLLM, InvalidRequest, LLM, SamplingParams, StructuredOutputsParams
-from moesaic import _vllm
+from moesaic import AsyncLLM, InvalidRequest, LLM, NotFound, SamplingParams, StructuredOutputsParams
+from moesaic import _engine, _vllm
 from moesaic._progress import Progress
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -24,6 +25,16 @@ def test_arguments_that_mean_the_same():
         assert (llm.info["context"], llm.info["max_batch"], llm.info["max_rows"]) == (300, 3, 64)
         prompt = "Once upon a time there was " * 8
         assert [llm.generate(prompt, GREEDY, use_tqdm=False)[0].num_cached_tokens for _ in range(2)] == [0, 0]
+
+
+def test_none_is_the_default_and_paths_are_pathlibs(tmp_path):
+    tiny = pathlib.Path(_engine.__file__).parent / "models" / "tiny"
+    nothing = dict.fromkeys(["kv_dtype", "context", "max_batch", "kv_tokens", "dense", "lora", "speculative", "tp", "tune", "progress"])
+    with LLM(tiny, **SMALL, **nothing, tokenizer=tiny / "tokenizer.json", kv_disk=tmp_path) as llm, LLM("tiny", **SMALL) as other:
+        assert {**llm.info, "device": 0} == {**other.info, "device": 0}
+    for lora in (tmp_path / "none", [tmp_path / "none"]):
+        with pytest.raises(NotFound, match="/none: no such adapter folder"):
+            LLM("tiny", lora=lora)
 
 
 def names():

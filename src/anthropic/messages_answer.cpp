@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "anthropic/error.h"
+#include "openai/argument_style.h"
 #include "openai/sampling_fields.h"
 #include "openai/sealed_reasoning.h"
 #include "openai/sse.h"
@@ -69,7 +70,7 @@ void MessagesAnswer::begin(std::string& sse) {
 void MessagesAnswer::open(const TextPiece& piece, std::string* sse) {
   Block block{.kind = kind_of(piece)};
   if (block.kind == Kind::kCall) {
-    block.id = openai::call_id("toolu_", piece);
+    block.id = openai::object_call_id("toolu_", piece);
     block.name = options_.functions.name_of(piece.recipient);
   }
   blocks_.push_back(std::move(block));

@@ -5,6 +5,7 @@
 
 #include "anthropic/error.h"
 #include "anthropic/messages_cases.h"
+#include "openai/argument_style.h"
 #include "openai/stream_lines.h"
 
 namespace moesaic::anthropic {
@@ -150,6 +151,32 @@ std::pair<std::string, std::string> call_in_both(const char* arguments) {
     if (event["type"] == "content_block_delta") streamed += event["delta"]["partial_json"].get<std::string>();
   }
   return {whole.answer->whole(), streamed};
+}
+
+// In the next prompt, though clients write an object in their own way.
+TEST(MessagesAnswer, ArgumentsComeBackAsTheModelWroteThem) {
+  for (const char* arguments :
+       {R"({"city":"Oslo","at":{"x":[1.0,2]}})", R"({"city": "O: s, lo\n", "at": {"x": [1.0, {}, -2.5]}})",
+        "{\n  \"city\": \"Oslo\",\n  \"at\": {\n    \"x\": [\n      1,\n      []\n    ]\n  }\n}", "{}"}) {
+    for (const bool last : {false, true}) {
+      std::vector<AnswerEvent> events = weather_call();
+      events[3].pieces[0].text = arguments;
+      events[3].pieces[0].recipient_last = last;
+      const Json content = whole_of(kTool, events)["content"];
+      const Json result = {{"type", "tool_result"}, {"tool_use_id", content[1]["id"]}, {"content", "rain"}};
+      Json history = Json::parse(kHi);
+      history.push_back({{"role", "assistant"}, {"content", content}});
+      history.push_back({{"role", "user"}, {"content", Json::array({result})}});
+      const std::string prompt = prompt_of(ask(history.dump(), kTool));
+      EXPECT_NE(prompt.find("<|message|>" + std::string(arguments) + "<|call|>"), std::string::npos)
+          << prompt;
+      EXPECT_EQ(prompt.find("<|channel|>commentary to=functions.get_weather") != std::string::npos, last);
+    }
+  }
+  for (const char* other : {"{\"city\" : 1}", "{\"city\": 1}\n", "{\"city\":1, \"x\": 2}", "{\"city", "7"}) {
+    const std::string id = openai::object_call_id("toolu_", piece("commentary", other));
+    EXPECT_EQ(openai::text_of_arguments({{"a", 1}}, id), R"({"a":1})") << other;
+  }
 }
 
 TEST(MessagesAnswer, NoNumberOfACallIsRounded) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "openai/argument_style.h"
 #include "openai/sealed_reasoning.h"
 #include "openai/sse.h"
 #include "text/conversation_builder.h"
@@ -193,8 +194,9 @@ class MessageReader {
     RETURN_IF_ERROR(flush("commentary"));
     const Json& input = member(block, "input");
     if (!input.is_null() && !input.is_object()) return invalid("a tool_use's input is not an object");
-    return builder_.add_call(string_or(block, "id", ""), string_or(block, "name", ""),
-                             input.is_null() ? "{}" : text::compact_json(input));
+    const std::string id = string_or(block, "id", "");
+    return builder_.add_call(id, string_or(block, "name", ""),
+                             input.is_null() ? "{}" : openai::text_of_arguments(input, id));
   }
   Status add_line(std::string line) {
     RETURN_IF_ERROR(flush("commentary"));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ollama/error.h"
+#include "openai/argument_style.h"
 #include "openai/sampling_fields.h"
 #include "openai/sse.h"
 
@@ -43,7 +44,7 @@ ChatAnswer::Part ChatAnswer::take(const openai::AnswerEvent& event) {
     const std::string function = options_.functions.name_of(piece.recipient);
     if (!function.empty()) {
       part.calls.push_back(
-          {.id = openai::call_id("call_", piece), .name = function, .arguments = piece.text});
+          {.id = openai::object_call_id("call_", piece), .name = function, .arguments = piece.text});
     } else if (piece.channel == "analysis") {
       if (options_.thinking) part.thinking += thinking_.add(piece);
     } else {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "openai/argument_style.h"
 #include "text/conversation_builder.h"
 #include "text/harmony_json.h"
 
@@ -51,10 +52,11 @@ class MessageReader {
     RETURN_IF_ERROR(text::check_strings(function, {"name"}));
     if (!arguments.is_null() && !arguments.is_object() && !arguments.is_string())
       return invalid("a call's arguments are not an object");
-    return builder_.add_call(string_or(json, "id", ""), string_or(function, "name", ""),
+    const std::string id = string_or(json, "id", "");
+    return builder_.add_call(id, string_or(function, "name", ""),
                              arguments.is_string() ? arguments.get<std::string>()
                              : arguments.is_null() ? "{}"
-                                                   : text::compact_json(arguments));
+                                                   : openai::text_of_arguments(arguments, id));
   }
   Status result(const Json& json, std::string text) {
     const std::string id = string_or(json, "tool_call_id", "");

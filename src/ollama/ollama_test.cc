@@ -287,6 +287,10 @@ TEST(OllamaAnswer, ALineForEachToken) {
   EXPECT_EQ(lines[2]["message"]["tool_calls"][0]["function"]["name"], "f");
   EXPECT_EQ(lines[2]["message"]["tool_calls"][0]["function"]["arguments"], (Json{{"a", 1}}));
   EXPECT_EQ(lines[2]["done"], false);
+  const std::string history = fmt::format(
+      R"("messages": [{{"role": "user", "content": "hi"}}, {}, {{"role": "tool", "content": "7"}}])",
+      lines[2]["message"].dump());
+  EXPECT_TRUE(contains(prompt_of(prepare_chat, history), R"(<|message|>{"a": 1}<|call|>)"));
   EXPECT_EQ(lines[3]["done"], true);
   EXPECT_EQ(lines[3]["done_reason"], "stop");
   EXPECT_EQ(lines[3]["eval_count"], 3);

@@ -245,8 +245,8 @@ void read_parallel_calls(Fields& fields, Tools& tools) {
   tools.one_call = !parallel;
 }
 
-std::string call_id(const char* prefix, const TextPiece& call) {
-  return new_id(prefix) + std::string(call.recipient_last ? kRecipientLast : "");
+std::string call_id(const char* prefix, const TextPiece& call, std::string_view mark) {
+  return new_id(prefix) + std::string(mark) + std::string(call.recipient_last ? kRecipientLast : "");
 }
 
 std::vector<std::string> arguments_in_parts(const std::string& text) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -52,8 +53,8 @@ Tools read_tools(Fields& fields);
 // parallel_tool_calls
 void read_parallel_calls(Fields& fields, Tools& tools);
 
-// A new id for a call; its end tells the history's reader what the call's header was like.
-std::string call_id(const char* prefix, const TextPiece& call);
+// A new id for a call; its end tells the history's reader what the call was like: the mark, and the header.
+std::string call_id(const char* prefix, const TextPiece& call, std::string_view mark = {});
 // A call's arguments for APIs that give them as text: {} where the model wrote nothing.
 std::string arguments_text(const std::string& text);
 // A call's arguments in parts for a stream, a few words each and in whole characters: clients show what they

@@ -25,7 +25,7 @@ class FairQueue {
   // Adds a task; `id` names it to erase(). Where the queue is full, returns the task that has to go: the
   // newest one of the client with the most tasks, which may be this one.
   std::optional<Task> push(const std::string& client, uint64_t id, Task task) {
-    add(client, id, std::move(task));
+    add(client, [&](auto& tasks) { tasks.emplace_back(id, std::move(task)); });
     if (size_ <= most_) return std::nullopt;
     const auto longest =
         std::max_element(order_.begin(), order_.end(), [](const ClientTasks& a, const ClientTasks& b) {
@@ -37,8 +37,7 @@ class FairQueue {
 
   // Adds a task that is the first of its client's, also to a full queue: it had left the queue before.
   void push_front(const std::string& client, uint64_t id, Task task) {
-    tasks_of(client).emplace_front(id, std::move(task));
-    ++size_;
+    add(client, [&](auto& tasks) { tasks.emplace_front(id, std::move(task)); });
   }
 
   // The next task; that client's next one comes after one of every other client.
@@ -96,13 +95,19 @@ class FairQueue {
       return load(a.tasks.front().second) < load(b.tasks.front().second);
     });
   }
-  auto& tasks_of(const std::string& client) {
-    const auto [at, is_new] = by_name_.try_emplace(client);
-    if (is_new) at->second = order_.insert(order_.end(), ClientTasks{client, {}});
-    return at->second->tasks;
-  }
-  void add(const std::string& client, uint64_t id, Task task) {
-    tasks_of(client).emplace_back(id, std::move(task));
+  // Without memory the queue stays as it is.
+  template <typename Put>
+  void add(const std::string& client, const Put& put) {
+    const auto at = by_name_.find(client);
+    if (at != by_name_.end()) {
+      put(at->second->tasks);
+    } else {
+      Clients added;
+      added.push_back({client, {}});
+      put(added.back().tasks);
+      by_name_.emplace(client, added.begin());
+      order_.splice(order_.end(), added);
+    }
     ++size_;
   }
   std::optional<Task> take(typename Clients::iterator client_tasks,

@@ -37,13 +37,13 @@ int32_t KvPages::find(const Key& key) const {
 }
 
 void KvPages::insert(int32_t page, const Key& key) {
-  Block& b = blocks_[page];
-  b = {.cached = true,
-       .name = name_of(key),
-       .parent = key.parent,
-       .salt = key.parent < 0 ? key.salt : std::string()};
-  std::ranges::copy(key.tokens, tokens_.begin() + int64_t{page} * layout_.page_tokens);
+  Block b{.cached = true,
+          .name = name_of(key),
+          .parent = key.parent,
+          .salt = key.parent < 0 ? key.salt : std::string()};
   index_.emplace(b.name.lo, page);
+  blocks_[page] = std::move(b);
+  std::ranges::copy(key.tokens, tokens_.begin() + int64_t{page} * layout_.page_tokens);
 }
 
 void KvPages::tell_stored(int32_t page, std::span<const int32_t> tokens) const {
@@ -121,6 +121,7 @@ int KvPages::adopt(PageTable& table, std::span<const int32_t> tokens) {
   auto blocks = static_cast<int>(chain.size());
   table.forks.push_back(blocks * layout_.page_tokens);
   while (!window_is_there(chain, blocks)) --blocks;
+  make_room_in(table, blocks, blocks);
   for (int i = 0; i < blocks; ++i) {
     const bool in_window = i >= reach(blocks * layout_.page_tokens);
     table.full.push_back(chain[i]);
@@ -222,6 +223,9 @@ std::vector<KvPlace> KvPages::take_stored(PageTable& table, std::span<const int3
                                           std::span<const Hash128> names) {
   const auto blocks = static_cast<int>(names.size()), cached = static_cast<int>(chain.size());
   const int first = reach(blocks * layout_.page_tokens);
+  std::vector<KvPlace> places;
+  places.reserve(2 * names.size());
+  make_room_in(table, blocks, blocks);
   table.full.assign(chain.begin(), chain.end());
   table.window.assign(static_cast<size_t>(blocks), -1);
   table.cached_blocks = cached;
@@ -231,7 +235,6 @@ std::vector<KvPlace> KvPages::take_stored(PageTable& table, std::span<const int3
     table.window[i] = blocks_[chain[i]].window;
     if (table.window[i] >= 0) windowed_.hold(table.window[i]);
   }
-  std::vector<KvPlace> places;
   for (int i = 0; i < blocks; ++i) {
     const Hash128 before = i > 0 ? names[i - 1] : Hash128();
     if (i >= cached) {
@@ -320,9 +323,21 @@ void KvPages::give_back_window(int32_t page, bool worthy) {
   windowed_.give_back(page, block_of_[page] < 0 ? kNone : worthy ? kHigh : kLow);
 }
 
+// Behind this the table takes so many pages without memory for itself: a page whose number finds no place
+// would be nobody's.
+void KvPages::make_room_in(PageTable& table, int64_t full, int64_t window) {
+  const auto reserve = [](std::vector<int32_t>& pages, int64_t count) {
+    const auto wanted = static_cast<size_t>(count);
+    if (wanted > pages.capacity()) pages.reserve(std::max(wanted, 2 * pages.capacity()));
+  };
+  reserve(table.full, full);
+  reserve(table.window, window);
+}
+
 bool KvPages::extend(PageTable& table, int context, int spare) {
   const int lacking = std::max(0, pages_of(context) - static_cast<int>(table.full.size()));
   if (full_.free_pages() < lacking + spare) return false;
+  make_room_in(table, std::ssize(table.full) + lacking, 0);
   for (int i = 0; i < lacking; ++i) table.full.push_back(take_full());
   return true;
 }
@@ -363,7 +378,9 @@ void KvPages::trim(PageTable& table, int context) {
 bool KvPages::reserve(PageTable& table, int first, int context, int spare) {
   slide(table, first);
   const int lacking = std::max(0, pages_of(context) - static_cast<int>(table.window.size()));
-  if (windowed_.free_pages() < lacking || !extend(table, context, spare)) return false;
+  if (windowed_.free_pages() < lacking) return false;
+  make_room_in(table, 0, std::ssize(table.window) + lacking);
+  if (!extend(table, context, spare)) return false;
   for (int i = 0; i < lacking; ++i) table.window.push_back(take_window());
   return true;
 }

@@ -179,16 +179,23 @@ KvStoreStats KvStore::stats() const {
 
 // ---- what is kept ----
 
+bool KvStore::queue(Writer& writer, const Offer& offer) const try {
+  if (writer.offers.size() >= most_offers_) return false;
+  writer.offers.push_back(offer);
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
 // A writer that has offers already needs no waking.
 void KvStore::offer(const KvPlace& place) {
   const std::lock_guard lock(mutex_);
   const Offer offer{place, generation_of(place.part.id.kind, place.page)};
   for (const auto& writer : writers_) {
-    if (writer->offers.size() >= most_offers_) {
+    if (!queue(*writer, offer)) {
       ++writer->dropped;
       continue;
     }
-    writer->offers.push_back(offer);
     if (writer->offers.size() == 1) changed_.notify_all();
   }
 }

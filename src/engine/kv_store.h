@@ -144,6 +144,8 @@ class KvStore {
     std::thread thread;
   };
 
+  // False where there is no room, or no memory.
+  bool queue(Writer& writer, const Offer& offer) const;
   void write(Writer& writer);
   bool keep(Writer& writer, const Offer& offer);
   bool copy(Writer& writer, const Offer& offer, KvBytes& bytes);

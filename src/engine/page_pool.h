@@ -2,15 +2,15 @@
 // its contents until the room is needed.
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <set>
-#include <tuple>
 #include <vector>
 
 #include "moesaic/stats.h"
 
 namespace moesaic {
 
+// Only its constructor takes memory.
 class PagePool {
  public:
   // The state of a page without holders: it is empty, or idle; the idle page of least worth is reused
@@ -19,7 +19,7 @@ class PagePool {
 
   explicit PagePool(int pages);
   int pages() const { return static_cast<int>(pages_.size()); }
-  int free_pages() const { return static_cast<int>(empty_.size() + idle_.size()); }
+  int free_pages() const { return static_cast<int>(empty_.size()) + idle_; }
   PageUse use() const;
   int holders(int32_t page) const { return pages_[page].holders; }
 
@@ -34,16 +34,19 @@ class PagePool {
  private:
   struct Page {
     int holders = 0;
-    Worth worth = Worth::kNone;  // an idle page's
-    uint64_t since = 0;          // an idle page's
+    Worth worth = Worth::kNone;       // an idle page's; else kNone
+    int32_t before = -1, after = -1;  // idle pages of the same worth that are idle longer, and less long
   };
-  using Idle = std::tuple<Worth, uint64_t, int32_t>;  // the first is taken first
-  Idle idle_entry(int32_t page) const { return {pages_[page].worth, pages_[page].since, page}; }
+  struct Ends {
+    int32_t longest = -1, latest = -1;
+  };
+  Ends& ends_of(Worth worth) { return idle_of_[static_cast<size_t>(worth)]; }
+  void leave_idle(int32_t page);
 
   std::vector<Page> pages_;
   std::vector<int32_t> empty_;
-  std::set<Idle> idle_;
-  uint64_t now_ = 0;
+  std::array<Ends, 3> idle_of_;  // by worth
+  int idle_ = 0;
 };
 
 }  // namespace moesaic

@@ -124,15 +124,15 @@ void Scheduler::start(std::shared_ptr<Request> request) {
 
 void Scheduler::preempt(const std::shared_ptr<Request>& request) {
   Request& r = *request;
+  if (speculator_ != nullptr) speculator_->yielded(r);
+  waiting_.push_front(r.client, r.id, request);  // where that has no memory, the request still runs
   release(r);
   r.computed = 0, r.proven = 0;
   r.awaits_mask = false;
   r.draft.forget_behind();
-  if (speculator_ != nullptr) speculator_->yielded(r);
   ++r.restarts;
   r.yielded_in = step_;
   --r.share->running;
-  waiting_.push_front(r.client, r.id, request);
   ++counted_.preemptions;
 }
 

@@ -74,7 +74,9 @@ class Scheduler {
   // The pools hold at least one request of any length that is submitted, and the windows of max_batch
   // (kv_layout sees to both).
   Scheduler(const KvLayout& layout, int window, const Options& options)
-      : pages_(layout, window), options_(options) {}
+      : pages_(layout, window), options_(options) {
+    running_.reserve(static_cast<size_t>(options.max_batch));  // so a request that begins is not lost
+  }
 
   // Drafts come from it from now on; it outlives the scheduler.
   void speculate(Speculator* speculator) { speculator_ = speculator; }

@@ -90,8 +90,10 @@ void Scheduler::admit_newcomers() {
     if (!yielding || (yielding->empty() && (*next)->share->running > 0)) return;
     if ((*next)->yielded_in == step_) return;
     const std::shared_ptr<Request> newcomer = *next;
-    std::erase_if(running_, [&](const auto& r) { return std::ranges::count(*yielding, r) > 0; });
-    for (const auto& r : *yielding) preempt(r);
+    for (const auto& r : *yielding) {
+      preempt(r);
+      std::erase(running_, r);
+    }
     MOESAIC_CHECK(begin(*newcomer));  // it calls back: if that throws, the request still waits
     waiting_.pop([&](const auto& first) { return first == newcomer ? -1 : at_work(first); });
     start(newcomer);

@@ -20,9 +20,17 @@ struct InspectOptions {
   std::string format = "md";
 };
 
+// True if a machine with so little memory can run the model: a step reads the experts that have no room from
+// the file (engine/expert_placement.h).
+bool reads_experts(const Checkpoint& k, const StoredBytes& stored, double memory) {
+  const double one_token = stored.experts * k.config.experts_per_token / k.config.experts;
+  return k.weights.intact && !k.weights.convert_experts && stored.sum() - stored.experts + one_token < memory;
+}
+
 void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& backend) {
   const ModelConfig& c = k.config;
-  const double weights = stored_bytes(k.weights).sum(), kv_token = backend.kv_token_bytes(c);
+  const StoredBytes stored = stored_bytes(k.weights);
+  const double weights = stored.sum(), kv_token = backend.kv_token_bytes(c);
   int full = 0;
   for (const bool sliding : c.sliding) full += sliding ? 0 : 1;
   fmt::print("{} ({})\n\n", chat::printable_line(o.model.model), k.kind);
@@ -47,7 +55,10 @@ void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& bac
   const double memory = total_host_memory(), room = memory - weights;
   fmt::print("this machine      {:.1f} GB of memory: {}\n", memory / 1e9,
              room > 0 ? fmt::format("the weights fit, {:.1f} GB are left for the KV cache", room / 1e9)
-                      : fmt::format("{:.1f} GB too little memory for the weights", -room / 1e9));
+                      : fmt::format("{:.1f} GB too little memory for the weights{}", -room / 1e9,
+                                    reads_experts(k, stored, memory)
+                                        ? "; experts that have no room are read from the file, which is slow"
+                                        : ""));
   const std::string code = gpu_code();
   fmt::print("GPU code          {}\n", code.empty() ? "none" : code);
   for (const std::string& device : list_backends()) fmt::print("device            {}\n", device);

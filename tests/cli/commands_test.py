@@ -420,6 +420,32 @@ class Inspect(Cli):
         self.assertIn(f"\nGPU code          {code}\n", self.ok("inspect", MODEL))
         self.assertEqual(out["gpu_code"], code.replace("none", ""))
 
+    def test_experts_that_have_no_room(self):
+        """A file with holes, of 114 GB."""
+        experts, width, folder = 4096, 1 << 17, pathlib.Path(shutil.copytree(MODEL, FOLDER / "large"))
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "num_local_experts": experts, "intermediate_size": width}))
+        head = (folder / "model.safetensors").read_bytes()
+        tensors, at = json.loads(head[8:8 + int.from_bytes(head[:8], "little")]), 0
+        for name, t in tensors.items():
+            shape = t["shape"]
+            if "experts" in name or "router" in name:
+                shape[0] = experts
+            if "gate_up" in name:
+                shape[1] = 2 * width
+            elif "down_proj_blocks" in name or "down_proj_scales" in name:
+                shape[2] = width // 32
+            size = math.prod(shape) * {"U8": 1, "BF16": 2}[t["dtype"]]
+            t["data_offsets"], at = [at, at + size], at + size
+        text = json.dumps(tensors).encode()
+        with open(folder / "model.safetensors", "wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            file.truncate(8 + len(text) + at)
+        out = self.ok("inspect", folder)
+        if "the weights fit" in out:
+            self.skipTest("a machine with much memory")
+        self.assertRegex(out, r"GB too little memory for the weights; experts that have no room are read from the file")
+
     @true_shapes
     def test_dummy(self):
         self.assertEqual(self.json("inspect", "dummy:gpt-oss-20b,layers=2", "-o", "json")["vocab"], 201088)

@@ -241,6 +241,10 @@ Status Session::answer(const std::string& message, bool terminal) {
   auto generated = generate(prompt, terminal);
   if (!generated.ok()) {
     forget_message();
+    const bool full = std::ssize(prompt) >= model_.info().context;
+    const bool alone = o_.raw ? text_.empty() : conversation_.messages.empty();
+    if (full && terminal && !alone)
+      return invalid("{}; /clear forgets what was said", generated.status().message());
     return generated.status();
   }
   const Generation& g = generated.value();

@@ -445,6 +445,7 @@ TEST_F(GgufFiles, RoundingsOfConvertAreTold) {
 TEST_F(GgufFiles, TensorsThatNobodyReadsAreRefused) {
   const std::pair<const char*, const char*> kCases[] = {
       {"blk.0.ffn_norm_2.weight", "'blk.0.ffn_norm_2.weight' is not one of this model"},
+      {"rope_freqs.weight", "'rope_freqs.weight' is not one of this model"},
       {"blk.1.ffn_up_exps.scale", "'blk.1.ffn_up_exps.scale' scales another one"},
       {"blk.99.attn_q.weight", "'blk.99.attn_q.weight' is not one of this model"}};
   for (const auto& [name, says] : kCases) {

@@ -192,11 +192,12 @@ LayerWeights hf_layer(Finder& f, const ModelConfig& c, int i) {
   const std::string p = fmt::format("model.layers.{}.", i), a = p + "self_attn.", m = p + "mlp.",
                     e = m + "experts.";
   LayerWeights w;
-  if (f.has(e + "gate_up_projs.0.weight")) {
+  for (const char* const name : {"gate_up_projs.0.weight", "0.gate_up_proj.weight", "0.gate_proj.weight"}) {
+    if (!f.has(e + name)) continue;
     f.set(error(StatusCode::kUnsupported,
-                "{}: tensor '{}gate_up_projs.0.weight': experts in a tensor each are not supported; use the "
+                "{}: tensor '{}{}': experts in a tensor each are not supported; use the "
                 "original weights (openai/gpt-oss-20b or gpt-oss-120b) or a GGUF file",
-                f.source(), e));
+                f.source(), e, name));
     return w;
   }
   w.attn_norm = f.vector(p + "input_layernorm.weight", c.hidden);
@@ -402,7 +403,8 @@ Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelC
   w.head = c.tied_head && !f.has(names.head) ? w.embed : f.matrix(names.head, c.vocab, c.hidden);
   for (int i = 0; i < c.layers && f.status().ok(); ++i) w.layers.push_back(names.read_layer(f, c, i));
   const auto stem = [](std::string_view name) { return name.substr(0, name.rfind('.')); };
-  f.refuse_untaken({names.layer, stem(names.embed), stem(names.norm), stem(names.head)});
+  // GGUF's rope_freqs and rope_factors change the frequencies.
+  f.refuse_untaken({names.layer, stem(names.embed), stem(names.norm), stem(names.head), "rope_"});
   RETURN_IF_ERROR(f.status());
   w.release = [map, prefix = std::string(names.layer)](int layer) {
     visit_layer(*map, prefix, layer, [](const RawTensor& t) { t.file->drop(t.data); });

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <utility>
 
 #include "base/error.h"
+#include "base/strings.h"
 #include "openai/argument_style.h"
 #include "openai/sealed_reasoning.h"
 #include "openai/sse.h"
@@ -21,6 +23,8 @@ using text::string_or;
 
 constexpr const char* kName = "messages";
 constexpr std::string_view kForTheService = "x-anthropic-billing-header:";
+// Blocks that only the server which made them can read, or that say nothing to a model.
+constexpr std::array<std::string_view, 3> kUnsaid = {"redacted_thinking", "fallback", "mcp_tool_listing"};
 
 // Fails on what is no block, and on a block with a member that should be a string and is not.
 Status check_block(const Json& block) {
@@ -39,9 +43,10 @@ Status unreadable(const std::string& type) {
       type.substr(0, 40));
 }
 
-// A call that a server answered by itself, or its result: server_tool_use, web_search_tool_result, ...
+// A call that a server answered by itself, or its result: server_tool_use, web_search_tool_result, ...; or
+// its summary of what came before.
 bool is_of_server(const std::string& type) {
-  return type == "server_tool_use" || type == "mcp_tool_use" ||
+  return type == "server_tool_use" || type == "mcp_tool_use" || type == "compaction" ||
          (type.ends_with("_tool_result") && type != "_tool_result");
 }
 
@@ -49,6 +54,16 @@ bool is_of_server(const std::string& type) {
 bool ends_with_server(const Json& message) {
   const Json& content = member(message, "content");
   return content.is_array() && !content.empty() && is_of_server(string_or(content.back(), "type", ""));
+}
+
+// The message with the last summary of those before it, which it stands for; else the first one.
+size_t first_told(const Json& messages) {
+  for (size_t i = messages.size(); i-- > 0;) {
+    for (const Json& block : member(messages[i], "content")) {
+      if (string_or(block, "type", "") == "compaction" && !string_or(block, "content", "").empty()) return i;
+    }
+  }
+  return 0;
 }
 
 bool is_text_document(const Json& block) {
@@ -100,8 +115,9 @@ Json readable(const Json& value) {
   return all;
 }
 
-// A line about a block that is_of_server().
+// A line about a block that is_of_server(). Of a compaction that failed there is none.
 std::string line_of(const Json& block) {
+  if (block["type"] == "compaction") return string_or(block, "content", "");
   Json said = readable(block);
   for (const char* unsaid : {"type", "id", "tool_use_id", "caller", "cache_control"}) said.erase(unsaid);
   return fmt::format("[{}: {}]", string_or(block, "type", ""), openai::dump(said));
@@ -126,7 +142,7 @@ Result<std::string> result_text(const Json& content) {
       text += text::omitted(medium);
     } else if (type == "tool_reference") {
       text += string_or(block, "tool_name", "");
-    } else if (type == "search_result") {
+    } else if (type == "search_result" || type == "browser_state") {
       text += openai::dump(block);
     } else {
       return unreadable(type);
@@ -172,7 +188,7 @@ class MessageReader {
     if (type == "search_result" && !assistant) return add_text(openai::dump(block));
     if (type == "tool_result" && !assistant) return add_result(block);
     if (type == "thinking" && assistant) return add_thinking(block);
-    if (type == "redacted_thinking" && assistant) return {};  // only who made it can read it
+    if (is_one_of(kUnsaid, type) && assistant) return {};
     if (type == "tool_use" && assistant) return add_call(block);
     if (is_of_server(type) && assistant) return add_line(line_of(block));
     return unreadable(type);
@@ -260,7 +276,7 @@ Result<Conversation> read_messages(const Json& messages, Conversation conversati
   ConversationBuilder builder(conversation);
   const bool continues = string_or(messages.back(), "role", "") == "assistant";
   const size_t question = text::question_of(messages, continues);
-  for (size_t i = 0; i < messages.size(); ++i) {
+  for (size_t i = first_told(messages); i < messages.size(); ++i) {
     if (const Status status = add_message(messages[i], i == question, builder); !status.ok())
       return invalid("{}: message {}: {}", kName, i, status.message());
   }

@@ -261,7 +261,8 @@ TEST(Messages, ASearchResultIsReadWhereverItStands) {
   const std::string call = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type":
       "tool_use", "id": "c", "name": "f", "input": {}}]}, {"role": "user", "content": [{"type": "tool_result",
       "tool_use_id": "c", "content": [)";
-  EXPECT_TRUE(contains(prompt_of(ask(call + block + "]}]}]")), "<|message|>" + block + "<|end|>"));
+  for (const std::string& told : {block, std::string(R"({"type":"browser_state","tabs":[]})")})
+    EXPECT_TRUE(contains(prompt_of(ask(call + told + "]}]}]")), "<|message|>" + told + "<|end|>"));
 }
 
 // Claude's servers run some tools by themselves; what they did is in the history of a client that moved here.
@@ -298,6 +299,21 @@ TEST(Messages, WhatAServerDidBecomesCommentary) {
       "source": {"type": "text", "data": "Sea"}}})")),
                        "Sea"));
   EXPECT_EQ(error_of(with(R"({"type": "tool_result", "tool_use_id": "t"})")).param, "messages");
+  for (const char* unsaid : {R"({"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}})",
+                             R"({"type": "redacted_thinking", "data": "AA=="})",
+                             R"({"type": "mcp_tool_listing", "mcp_server_name": "s", "tools": []})",
+                             R"({"type": "compaction", "content": null, "encrypted_content": "AA=="})"})
+    EXPECT_EQ(prompt_of(with(unsaid)), prompt_of(ask("[" + user + "," + user + "]"))) << unsaid;
+  // A summary takes the place of what was before it.
+  const std::string summary = R"({"type": "compaction", "content": "They met.", "signature": "AA=="})";
+  const std::string hi = R"({"role": "user", "content": "first"})";
+  const std::string compacted =
+      "[" + hi + R"(,{"role": "assistant", "content": [)" + summary + "]}," + user + "]";
+  const std::string told = prompt_of(ask(compacted));
+  EXPECT_TRUE(contains(told, "commentary<|message|>They met.<|end|><|start|>user<|message|>go")) << told;
+  EXPECT_FALSE(contains(told, "first"));
+  EXPECT_TRUE(prompt_of(ask("[" + hi + R"(,{"role": "assistant", "content": [)" + summary + "]}]"))
+                  .ends_with("They met.<|end|><|start|>assistant"));
   EXPECT_EQ(error_of(ask(R"([{"role": "user", "content": [{"type": "server_tool_use", "id": "t"}]}])")).param,
             "messages");
   // An answer of its own begins behind what the server did last.

@@ -6,6 +6,8 @@
 #include <random>
 
 #include "engine/late_backend.h"
+#include "grammar/mask_cache.h"
+#include "text/small_tokenizer.h"
 
 namespace {
 
@@ -51,6 +53,15 @@ class Scarce {
     const EngineStats end = run_.engine.stats();
     EXPECT_EQ(end.full.used + end.window.used + end.clients, 0);
     for (const auto& r : run_.requests) EXPECT_TRUE(r->done());
+    // The masks of the grammar that were made meanwhile are right.
+    grammar::MaskCache masks(tokenizer_);
+    Harness alone(false, {.context = 200});
+    for (Harness* harness : {&run_, &alone}) {
+      Request& r = harness->submit(1, {.seed = 5, .max_tokens = 80});
+      r.sampler->follow((harness == &run_ ? masks_ : masks).async_matcher(grammar_));
+      EXPECT_TRUE(harness->engine.run_to_end().ok());
+    }
+    EXPECT_EQ(run_.received.back(), alone.received.back());
     return failed_;
   }
 
@@ -62,7 +73,8 @@ class Scarce {
     for (int i = below(100); i >= 0; --i) prompt.push_back(kind);
     for (int i = below(40); i >= 0; --i) prompt.push_back(below(kVocab));
     run_.client = std::string(1, static_cast<char>('a' + below(3)));
-    run_.submit(std::move(prompt), {.seed = rng_(), .max_tokens = 1 + below(60)});
+    Request& r = run_.submit(std::move(prompt), {.seed = rng_(), .max_tokens = 1 + below(60)});
+    if (below(2) == 0) r.sampler->follow(masks_.async_matcher(grammar_));
   }
   void step() {
     if (below(8) == 0) allocations_left = 1 + below(below(2) == 0 ? 20 : 500);
@@ -76,6 +88,12 @@ class Scarce {
   }
 
   std::mt19937 rng_;
+  Tokenizer tokenizer_ = small::tokenizer();
+  grammar::MaskCache masks_{tokenizer_};
+  AnswerGrammar grammar_ =
+      AnswerGrammar::compile({.json_schema = R"({"type": "array", "items": {"type": "object", "properties": {
+              "a": {"type": "string", "maxLength": 30}, "b": {"type": "integer"}}, "required": ["a"]}})"})
+          .value();
   Harness run_;
   int failed_ = 0;
 };

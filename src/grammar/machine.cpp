@@ -28,16 +28,17 @@ uint32_t Machine::coarse_count(const Caller& caller, uint32_t reach) const {
 }
 
 // The stack with these callers, which are sorted. Those below it are known, and so are their coarse ones.
+// Without memory it has no stack, or one that is its own coarse one.
 Stack Machine::stack_of(std::span<const Caller> callers) {
+  if (about_.size() == about_.capacity()) about_.reserve(2 * about_.size());
   const auto [stack, fresh] = stacks_.add(callers);
   if (!fresh) return stack;
   uint32_t below = 0;
-  std::vector<Caller> coarse(callers.begin(), callers.end());
-  for (Caller& caller : coarse) {
-    below = std::max(below, about_[caller.below].depth);
-    caller = {caller.next, coarse_count(caller, reach_), about_[caller.below].coarse};
-  }
+  for (const Caller& caller : callers) below = std::max(below, about_[caller.below].depth);
   about_.push_back({.depth = below + 1, .coarse = stack});
+  std::vector<Caller> coarse(callers.begin(), callers.end());
+  for (Caller& caller : coarse)
+    caller = {caller.next, coarse_count(caller, reach_), about_[caller.below].coarse};
   make_sorted_set(coarse);
   if (!std::equal(coarse.begin(), coarse.end(), callers.begin(), callers.end()))
     about_[stack].coarse = stack_of(coarse);

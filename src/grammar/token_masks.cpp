@@ -33,7 +33,8 @@ TokenMasks::TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie
       mask_work_(mask_work),
       sharers_(sharers),
       machine_(automaton, static_cast<uint32_t>(trie.depth())) {  // no token has more bytes
-  number({});
+  number({});                                                     // kNowhere
+  counted_.reserve(kKeptCounted);
   if (const Machine::Step first = machine_.enter(rule, kBottom)) start_ = number(*first);
   if (sharers_ != nullptr) ++sharers_->count_;
 }
@@ -56,11 +57,13 @@ size_t TokenMasks::bytes() const {
 uint64_t TokenMasks::work() const { return machine_.work() + nodes_ / kNodesPerStep; }
 
 TokenMasks::Situation TokenMasks::number(std::span<const Configuration> configurations) {
-  const auto [situation, fresh] = situations_.add(configurations);
-  if (fresh) {
+  const Situation situation = situations_.add(configurations).first;
+  // One may have no row yet, for which there was no memory.
+  while (std::ssize(next_) < situations_.size()) {
     const int classes = machine_.automaton().byte_classes();
-    next_.push_back(std::make_unique<Situation[]>(classes));
-    std::fill_n(next_.back().get(), classes, configurations.empty() ? kNowhere : kUnknown);
+    auto row = std::make_unique<Situation[]>(classes);
+    std::fill_n(row.get(), classes, next_.empty() ? kNowhere : kUnknown);
+    next_.push_back(std::move(row));
   }
   return situation;
 }
@@ -240,8 +243,9 @@ bool TokenMasks::find_local(Making& making, Situation inside) {
     if (making.node < 0) making.found = {.tokens = Bits(making.tokens.size()), .ends = {}};
     const auto nodes = static_cast<int32_t>(trie_.nodes().size());
     if (!walk(making, 0, nodes, 0, inside, making.found.tokens, &making.found.ends)) return false;
-    making.local = std::make_shared<const Local>(std::move(making.found));
-    if (!making.cut) keep_local(inside, making.local);
+    auto local = std::make_shared<const Local>(std::move(making.found));
+    if (!making.cut) keep_local(inside, local);
+    making.local = std::move(local);
   }
   add(making.local->tokens, making.tokens);
   return true;
@@ -277,12 +281,13 @@ void TokenMasks::begin_counted(Making& making, Counted counted) {
 void TokenMasks::end_counted(Making& making) {
   if (!making.cut || making.other == nullptr) add(making.counted->tokens, making.tokens);
   if (!making.cut) {
-    auto* other = other_count(*making.counted);
-    if (other == nullptr) {
+    auto kept = std::make_shared<const Counted>(std::move(*making.counted));
+    if (auto* other = other_count(*kept)) {
+      *other = std::move(kept);
+    } else {
       if (counted_.size() == kKeptCounted) counted_.erase(counted_.begin());
-      other = &counted_.emplace_back();
+      counted_.push_back(std::move(kept));
     }
-    *other = std::make_shared<const Counted>(std::move(*making.counted));
   }
   making.counted.reset();
   making.other = nullptr;

@@ -47,7 +47,7 @@ class MaskSharers {
   std::atomic<int> count_ = 0;
 };
 
-// Not for several threads at a time.
+// Not for several threads at a time. Where memory runs out it throws, and can be used as before.
 class TokenMasks {
  public:
   using Bits = std::vector<uint64_t>;

@@ -187,6 +187,9 @@ def test_without_descriptors_and_with_odd_ids(engine):
         try:
             with pytest.raises(moesaic.MoesaicError, match="Too many open files"):
                 await last(engine.generate("Hi"))
+            with pytest.raises(moesaic.MoesaicError, match="Too many open files") as raised:
+                AsyncLLM("tiny", device="cpu")
+            assert not isinstance(raised.value, FileNotFoundError)  # by which programs know that they have to fetch it
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         return await last(engine.generate("Hi"))

@@ -15,6 +15,7 @@
 
 #include "base/descriptor.h"
 #include "base/error.h"
+#include "base/open_error.h"
 
 namespace moesaic {
 namespace {
@@ -120,7 +121,7 @@ Status write_whole(const std::string& path, std::string_view bytes, Readers read
 Result<std::string> read_whole(const std::string& path, size_t most) {
   const Descriptor open_file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const int file = open_file.get();
-  if (file < 0) return error(StatusCode::kNotFound, "{}: {}", path, std::strerror(errno));
+  if (file < 0) return open_error(path);
   struct stat info {};
   if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) return invalid("{}: not a regular file", path);
   const auto size = static_cast<size_t>(info.st_size);

@@ -157,6 +157,9 @@ TEST_F(FileCaches, WholeFiles) {
   EXPECT_TRUE(fs::is_symlink(link));
   EXPECT_EQ(read_whole(file, 100).value(), "second");
   EXPECT_EQ(read_whole(folder() + "/none", 100).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(read_whole(file + "/none", 100).status().code(), StatusCode::kNotFound);
+  fs::create_symlink("loop", folder() + "/loop");  // it is there, and cannot be opened
+  EXPECT_EQ(read_whole(folder() + "/loop", 100).status().code(), StatusCode::kIo);
 }
 
 TEST_F(FileCaches, WholeFilesForTheOwner) {

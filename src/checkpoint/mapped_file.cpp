@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/open_error.h"
 #include "base/page_advice.h"
 
 namespace moesaic {
@@ -82,7 +83,7 @@ void catch_file_faults() {
 
 Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return error(StatusCode::kNotFound, "{}: {}", path, std::strerror(errno));
+  if (fd < 0) return open_error(path);
   struct stat info {};
   const bool regular = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
   void* data = nullptr;

@@ -2,6 +2,7 @@
 // dependent... taken apart, until each case is a list of schemas whose own keywords must all hold.
 #pragma once
 
+#include <array>
 #include <map>
 #include <set>
 #include <vector>
@@ -66,6 +67,10 @@ class SchemaCases {
 
   // Made from other keywords.
   Ways one_of(const Json& members);
+  const Json* schema_of_types(unsigned types);
+  // Those of these types of which a value may satisfy both, all of them where their keywords speak of such a
+  // value. Values of which they do not speak satisfy both, too, where something else lets them in.
+  unsigned shared_types(const Json* one, const Json* other, unsigned types);
   Json only(const Json& members, size_t which, bool& enforced);
   Ways if_then_else(const Json& schema);
   Result<const Json*> dependent(const Json& needs, const std::string& name);
@@ -99,6 +104,7 @@ class SchemaCases {
   std::map<std::pair<const Json*, std::string>, const Json*> dependents_;
   std::map<std::pair<Schemas, int>, bool> plausible_;
   std::set<const Json*> checked_, noted_;
+  std::array<const Json*, kAllTypes + 1> typed_ = {};
   bool partial_ = false;  // holds for the negation in progress
   bool loose_ = false;    // oneOf as anyOf, and of what it excludes only what satisfies no member
 };

@@ -93,7 +93,17 @@ TEST(SchemaKeywords, OneOfHoldsOnce) {
         {"{}", R"({"a": "", "b": ""})"}},
        {R"({"oneOf": [{"pattern": "a", "type": "string"}, {"pattern": "b", "type": "string"}]})",
         {R"("a")", R"("b")"},
-        {R"("ab")", R"("c")"}}});
+        {R"("ab")", R"("c")"}},
+       // Values of which neither member speaks satisfy both.
+       {R"({"type": ["object", "string", "null"], "oneOf": [{"properties": {"a": {"const": 1}}, "required": ["a"]},
+                          {"properties": {"a": {"const": 2}}, "required": ["a"]}]})",
+        {R"({"a": 1})", R"({"a": 2})"},
+        {"null", R"("")", R"({"a": 3})"},
+        ""},
+       {R"({"type": ["string", "integer"], "oneOf": [{"minimum": 3}, {"maximum": 1}, {"type": "boolean"}]})",
+        {"3", "1"},
+        {"2", R"("")"},
+        ""}});
   EXPECT_EQ(failure(R"({"oneOf": [true, true]})"),
             "json_schema: no JSON value satisfies the schema, as far as it can be followed");
 }

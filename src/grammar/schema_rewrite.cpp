@@ -34,17 +34,20 @@ const char* type_name(unsigned type) {
   }
 }
 
+Json of_types(unsigned types) {
+  Json names = Json::array();
+  for (const unsigned type : {kObject, kArray, kString, kBoolean, kNull})
+    if ((types & type) != 0) names.push_back(type_name(type));
+  if ((types & kInteger) != 0) names.push_back("integer");
+  if ((types & kFraction) != 0) names.push_back(kFractions);
+  return {{"type", std::move(names)}};
+}
+
 // Each of these adds what does not satisfy a keyword, and is false where that is not all.
 bool negate_type(const Json& type, bool nullable, Json& ways) {
   const auto known = types_of(type);
   if (!known.ok()) return false;
-  const unsigned types = ~(known.value() | (nullable ? unsigned{kNull} : 0));
-  Json others = Json::array();
-  for (const unsigned other : {kObject, kArray, kString, kBoolean, kNull})
-    if ((types & other) != 0) others.push_back(type_name(other));
-  if ((types & kInteger) != 0) others.push_back("integer");
-  if ((types & kFraction) != 0) others.push_back(kFractions);
-  ways.push_back({{"type", others}});
+  ways.push_back(of_types(~(known.value() | (nullable ? unsigned{kNull} : 0))));
   return true;
 }
 
@@ -144,18 +147,37 @@ const Json* SchemaCases::negated_beside(const Json* one, const Json* schema) {
   return context_.keep(std::move(ways));
 }
 
+const Json* SchemaCases::schema_of_types(unsigned types) {
+  const Json*& schema = typed_[types];
+  return schema != nullptr ? schema : schema = context_.keep(of_types(types));
+}
+
+unsigned SchemaCases::shared_types(const Json* one, const Json* other, unsigned types) {
+  if (!plausible({one, other, schema_of_types(types)}, 3)) return 0;
+  if (plausible({one, other}, 3)) return types;
+  unsigned shared = 0;
+  for (unsigned type = 1; type < kAllTypes; type *= 2)
+    if ((types & type) != 0 && plausible({one, other, schema_of_types(type)}, 3)) shared |= type;
+  return shared;
+}
+
 // Member `which` and none of the others that may hold beside it, but for those of which it is not known when
 // they do not.
 Json SchemaCases::only(const Json& members, size_t which, bool& enforced) {
   const Json* one = &members[which];
   Json all = Json::array({context_.link(one)});
+  unsigned types = kAllTypes;
   for (size_t i = 0; i < members.size(); ++i) {
-    if (i == which || !plausible({one, &members[i]}, 3)) continue;
-    if (const Json* ways = negated_beside(one, &members[i]))
+    const unsigned shared = i == which ? 0 : shared_types(one, &members[i], types);
+    if (shared == 0) continue;
+    if (shared != types)
+      types &= ~shared;
+    else if (const Json* ways = negated_beside(one, &members[i]))
       all.push_back({{"anyOf", *ways}});
     else
       enforced = false;
   }
+  if (types != kAllTypes) all.push_back(of_types(types));
   return all.size() == 1 ? all[0] : Json{{"allOf", std::move(all)}};
 }
 

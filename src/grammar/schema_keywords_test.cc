@@ -292,7 +292,9 @@ TEST(SchemaKeywords, NegationsBesideValues) {
        {R"({"enum": ["x"], "anyOf": [{"frmt": "y"}, {"maxLength": 0, "allOf": [{"format": "z"}]}]})",
         {R"("x")"},
         {},
-        "the format \"z\" is ignored\nthe unknown keyword frmt is ignored"}});
+        "the format \"z\" is ignored\nthe unknown keyword frmt is ignored"},
+       // The enum is asked again of what is inside its values.
+       {R"({"enum": [[1], [], [[]]], "items": {"$ref": "#"}})", {"[]", "[[]]"}, {"[1]"}, ""}});
   EXPECT_EQ(failure(R"({"anyOf": [{"enum": [1]}, {"type": "integer"}], "not": {"multipleOf": 2}})"),
             "json_schema: not: such a schema cannot be excluded");
 }

@@ -49,7 +49,7 @@ class Checker {
       if (context_.work().spent()) return Truth::kUnknown;
       const unsigned spoken = type_of_keyword(keyword);
       if (spoken == 0)
-        all = both(all, of_any_type(keyword, part, value, schema));
+        all = both(all, of_any_type(keyword, part, value, schema, depth));
       else if ((spoken & type) != 0)
         all = both(all, type == kObject   ? object(keyword, part, value, schema, depth)
                         : type == kArray  ? array(keyword, part, value, schema, depth)
@@ -60,9 +60,10 @@ class Checker {
   }
 
  private:
-  Truth of_any_type(const std::string& keyword, const Json& part, const Json& value, const Json& schema) {
+  Truth of_any_type(const std::string& keyword, const Json& part, const Json& value, const Json& schema,
+                    int depth) {
     const auto listed = [&] {
-      if (&part == its_enum_) return true;
+      if (&part == its_enum_ && depth == 0) return true;  // a reference may lead here from inside the value
       return context_.lists(part, value);
     };
     if (keyword == "const") {

@@ -180,6 +180,10 @@ TEST(HostileSchema, NamesAreNoLongerThanTheyNeed) {
     EXPECT_EQ(o.failure.find("over 16777216 bytes") != std::string::npos, !one.is_array()) << o.failure;
     EXPECT_LE(o.seconds, 5);
   }
+  const Ordered references = list(40'000, [](int) { return Ordered{{"$ref", "#"}}; });
+  const Outcome below = outcome({.json_schema = Ordered{{"y", {{"$id", far}, {"x", references}}}}.dump()});
+  EXPECT_NE(below.failure.find("over 16777216 bytes"), std::string::npos) << below.failure;
+  EXPECT_LE(below.seconds, 5);
   Ordered pointer = {{"$ref", "#/" + repeated(300'000, [](int) { return "~0"; })}};
   EXPECT_NE(outcome({.json_schema = pointer.dump()}).failure.find("points to nothing"), std::string::npos);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -144,6 +145,27 @@ std::string joined(const std::string& base, const std::string& reference) {
   return base.substr(0, base.rfind('/') + 1) + reference;
 }
 
+// Calls visit(part, by_name) for all members but data. by_name: the members are no keywords but schemas by
+// name.
+template <typename AnyJson, typename Visit>
+void visit_parts(AnyJson& value, bool by_name, const Visit& visit) {
+  for (auto member = value.begin(); member != value.end(); ++member) {
+    const bool keyword = value.is_object() && !by_name;
+    if (!keyword || !is_one_of(kData, member.key()))
+      visit(*member, keyword && is_one_of(kMaps, member.key()));
+  }
+}
+
+// The address that the value's $id gives it; nothing where it has none.
+std::optional<std::string> address_of(const Json& value, const std::string& base) {
+  std::optional<std::string> address;
+  for (const char* key : {"id", "$id"}) {
+    const std::string id = text::string_or(value, key, "");
+    if (!id.empty() && !id.starts_with('#')) address = joined(base, id.substr(0, id.find('#')));
+  }
+  return address;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<SchemaDocument>> SchemaDocument::parse(std::string_view text,
@@ -155,7 +177,8 @@ Result<std::unique_ptr<SchemaDocument>> SchemaDocument::parse(std::string_view t
   auto document = std::make_unique<SchemaDocument>();
   document->root_ = std::move(reader.root);
   drop_null_keywords(document->root_);
-  document->find_names(document->root_, "");
+  document->find_names(document->root_, "", false);
+  document->rebase(document->root_, "", false, false);
   if (document->names_bytes_ > kMaxNamesBytes)
     return invalid("{}: its $id and $anchor make names of over {} bytes", name, kMaxNamesBytes);
   return document;
@@ -166,36 +189,38 @@ void SchemaDocument::add_name(const std::string& name, const Json& value) {
   names_bytes_ += name.size();
 }
 
-void SchemaDocument::find_names(const Json& value, const std::string& base) {
+void SchemaDocument::find_names(const Json& value, const std::string& base, bool by_name) {
   if (!value.is_structured() || names_bytes_ > kMaxNamesBytes) return;
-  std::string own;
-  const std::string* here = &base;
-  const auto text = [&](const char* key) {
-    const Json* found = value.is_object() && value.contains(key) ? &value[key] : nullptr;
-    return found != nullptr && found->is_string() ? found->get<std::string>() : std::string();
-  };
   for (const char* key : {"id", "$id"}) {
-    const std::string id = text(key);
-    if (id.starts_with('#')) {
-      add_name(base + id, value);
-    } else if (!id.empty()) {
-      own = joined(base, id.substr(0, id.find('#')));
-      here = &own;
-      add_name(own, value);
-    }
+    const std::string id = text::string_or(value, key, "");
+    if (id.starts_with('#')) add_name(base + id, value);
   }
+  const std::optional<std::string> own = address_of(value, base);
+  const std::string& here = own ? *own : base;
+  if (own) add_name(*own, value);
   for (const char* key : {"$anchor", "$dynamicAnchor"}) {
-    if (text(key).empty()) continue;
-    const std::string anchor = "#" + text(key);
-    add_name(*here + anchor, value);
+    const std::string anchor = "#" + text::string_or(value, key, "");
+    if (anchor.size() == 1) continue;
+    add_name(here + anchor, value);
     add_name(anchor, value);
     if (key[1] == 'd') ++dynamic_anchors_[anchor];
   }
-  for (auto member = value.begin(); member != value.end(); ++member) {
-    const bool data = value.is_object() && (member.key() == "enum" || member.key() == "const" ||
-                                            member.key() == "default" || member.key() == "examples");
-    if (!data) find_names(*member, *here);
+  visit_parts(value, by_name, [&](const Json& part, bool names) { find_names(part, here, names); });
+}
+
+void SchemaDocument::rebase(Json& value, const std::string& base, bool by_name, bool below) {
+  if (!value.is_structured() || names_bytes_ > kMaxNamesBytes) return;
+  const std::optional<std::string> own = address_of(value, base);
+  const std::string& here = own ? *own : base;
+  below = below || (own && &value != &root_);
+  for (const char* key : {"$ref", "$dynamicRef"}) {
+    const std::string reference = below ? text::string_or(value, key, "") : "";
+    if (reference.empty()) continue;
+    const std::string whole = reference.starts_with('#') ? here + reference : joined(here, reference);
+    names_bytes_ += whole.size();
+    if (resolve(whole).ok()) value[key] = whole;
   }
+  visit_parts(value, by_name, [&](Json& part, bool names) { rebase(part, here, names, below); });
 }
 
 const Json* SchemaDocument::member(const Json& object, const std::string& key) const {

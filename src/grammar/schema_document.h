@@ -36,7 +36,11 @@ class SchemaDocument {
 
  private:
   void add_name(const std::string& name, const Json& value);
-  void find_names(const Json& value, const std::string& base);
+  // by_name: the value's members are schemas by name.
+  void find_names(const Json& value, const std::string& base, bool by_name);
+  // References that lead somewhere from the $id above them (below: there is one under the root's) get its
+  // address. All others go from the root.
+  void rebase(Json& value, const std::string& base, bool by_name, bool below);
   const Json* at_pointer(const Json& from, const std::string& pointer) const;
 
   Json root_;

@@ -446,7 +446,20 @@ TEST(SchemaKeywords, ReferencesByName) {
               "https://example.com/root.json#/$defs/y"}], "items": false})",
         {"[null, 1, 2]"},
         {"[1]", "[null, null]"}},
-       {R"({"type": "number", "minimum": 3, "exclusiveMinimum": true})", {"3.1"}, {"3"}}});
+       {R"({"type": "number", "minimum": 3, "exclusiveMinimum": true})", {"3.1"}, {"3"}},
+       // From the next $id above; from the root where that leads nowhere.
+       {R"({"properties": {"tree": {"$id": "t", "type": "object", "properties": {"kids": {"items": {"$ref": "#"}}, "leaf":
+              {"$ref": "#/$defs/leaf"}, "name": {"$ref": "#/$defs/name"}, "more": {"$ref": "leaf.json"}},
+              "$defs": {"leaf": {"type": "integer"}, "l": {"$id": "leaf.json", "type": "null"}}}},
+              "$defs": {"leaf": {"type": "string"}, "name": {"type": "boolean"}}})",
+        {R"({"tree": {"kids": [{"kids": []}], "leaf": 1, "name": true, "more": null}})"},
+        {R"({"tree": {"kids": [{"tree": {}}]}})", R"({"tree": {"leaf": ""}})"},
+        ""},
+       // A property may have a keyword's name.
+       {R"({"properties": {"default": {"$anchor": "here", "type": "integer"}, "b": {"$ref": "#here"}}})",
+        {R"({"b": 1})"},
+        {R"({"b": ""})"},
+        ""}});
 }
 
 }  // namespace

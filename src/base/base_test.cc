@@ -180,6 +180,25 @@ TEST(ThreadPool, MoreThreadsThanCpus) {
   EXPECT_EQ(sum.load(), 200 * 63 * 32);
 }
 
+// Whatever workers are told to fetch ahead, and however soon the memory goes away.
+TEST(ThreadPool, ExpectedMemoryChangesNoLoop) {
+  ThreadPlan plan = fake_plan({4}, false);
+  plan.l2_bytes = 8 << 20;
+  ThreadPool pool(plan);
+  const std::vector<std::byte> kept(100003);
+  std::atomic<int> calls{0};
+  for (int round = 0; round < 2000; ++round) {
+    const std::vector<std::byte> gone(static_cast<size_t>(round) * 512 + 1);
+    const size_t parts = static_cast<size_t>(round) % (ThreadPool::kMostParts + 1);
+    std::vector<const std::byte*> begins(parts, kept.data());
+    if (parts > 0 && round % 2 == 0) begins.back() = gone.data();
+    pool.expect(begins, round % 3 == 0 ? std::ssize(kept) : std::ssize(gone));
+    pool.for_each_by_node(20, [&](int64_t, int) { ++calls; });
+    pool.for_each(3, [&](int64_t, int) { ++calls; });
+  }
+  EXPECT_EQ(calls.load(), 2000 * 23);
+}
+
 // The caller's thread may run on the same CPUs afterwards as before.
 TEST(ThreadPool, TheCallerIsNotPinned) {
   const std::vector<int> before = current_affinity();

@@ -267,6 +267,7 @@ ThreadPlan plan_threads(const CpuTopology& t, int wanted, bool pin) {
     if (threads > 0) plan.nodes.push_back({.id = node.id, .cpus = node.cpus, .threads = threads});
   }
   plan.pin = pin && plan.nodes.size() > 1;
+  plan.l2_bytes = t.l2.bytes * t.l2.count / std::max(plan.threads, cores);
   return plan;
 }
 

@@ -60,7 +60,8 @@ struct ThreadPlan {
   };
   int threads = 1;
   int cpus = 1;  // CPUs that may run at a time: with more threads than that, waiting threads must not spin
-  bool pin = false;  // each thread stays on its node's CPUs
+  bool pin = false;      // each thread stays on its node's CPUs
+  int64_t l2_bytes = 0;  // a thread's share of the second caches; 0: unknown
   std::vector<Node>
       nodes;           // threads of the first node first; a single one unless several have memory to read
   std::string reason;  // why so many threads: "one per core"

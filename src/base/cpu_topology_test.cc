@@ -115,6 +115,9 @@ TEST(CpuTopology, TwoSocketsWithSmt) {
   EXPECT_EQ(plan.nodes[1].cpus, t.nodes[1].cpus);
   EXPECT_FALSE(plan_threads(t, 0, false).pin);
   EXPECT_EQ(plan_threads(t, 100, true).threads, 100);  // asked for: siblings and more
+  EXPECT_EQ(plan.l2_bytes, 512 << 10);
+  EXPECT_EQ(plan_threads(t, 64, true).l2_bytes, 256 << 10);  // siblings share one
+  EXPECT_EQ(plan_threads(t, 4, true).l2_bytes, 512 << 10);
   EXPECT_EQ(plan_threads(t, 1, true).nodes.size(), 1u);
   EXPECT_FALSE(plan_threads(t, 1, true).pin);
 }

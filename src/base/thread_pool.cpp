@@ -13,7 +13,8 @@
 namespace moesaic {
 namespace {
 
-constexpr int kPauses = 32;  // between looks at the clock
+constexpr int kPauses = 32;    // between looks at the clock
+constexpr int kAheadOfL2 = 8;  // the part of a second cache that is fetched ahead: a loop needs the rest
 
 // ThreadPool::state_ is odd while workers may join. It wraps: a worker that slept through exactly 2^31 loops
 // misses one. kEnd: there will be no more loops.
@@ -48,6 +49,7 @@ ThreadPool::ThreadPool(int threads) : ThreadPool(unpinned(threads)) {}
 
 ThreadPool::ThreadPool(const ThreadPlan& plan, int64_t spin_ns)
     : spin_ns_(plan.threads > plan.cpus ? 0 : spin_ns),  // who spins would keep a CPU from who computes
+      ahead_bytes_(spin_ns_ > 0 ? plan.l2_bytes / kAheadOfL2 : 0),
       pinned_(plan.pin),
       planned_(plan.threads),
       plan_(plan.nodes),
@@ -134,6 +136,28 @@ void ThreadPool::take_items(int thread) {
   }
 }
 
+void ThreadPool::expect(std::span<const std::byte* const> parts, int64_t bytes) {
+  MOESAIC_CHECK(parts.size() <= kMostParts);
+  for (size_t i = 0; i < parts.size(); ++i) parts_[i].store(parts[i], std::memory_order_relaxed);
+  part_bytes_.store(bytes, std::memory_order_relaxed);
+  part_count_.store(std::ssize(parts), std::memory_order_release);
+}
+
+// Until a loop opens after the one that this worker has done.
+void ThreadPool::fetch_ahead(int thread, uint32_t done) const {
+  constexpr int64_t kLine = 64, kLines = 8;  // between looks at the state
+  const int64_t parts = part_count_.load(std::memory_order_acquire),
+                bytes = part_bytes_.load(std::memory_order_relaxed), all = parts * bytes;
+  int64_t at = all * thread / planned_;
+  const int64_t end = std::min(all * (thread + 1) / planned_, at + ahead_bytes_);
+  while (at < end) {
+    const uint32_t now = state_.load(std::memory_order_acquire);
+    if (now == kEnd || (is_open(now) && now != done)) return;
+    const std::byte* const part = parts_[at / bytes % kMostParts].load(std::memory_order_relaxed);
+    for (int i = 0; i < kLines; ++i, at += kLine) __builtin_prefetch(part + at % bytes, 0, 2);
+  }
+}
+
 void ThreadPool::work(int thread) {
   const DefaultFloats floats;
   // The thread may use all CPUs of its node. The kernel balances threads among them.
@@ -154,6 +178,7 @@ void ThreadPool::work(int thread) {
     done = now;
     seat.store(now + 1, std::memory_order_release);
     seat.notify_all();
+    fetch_ahead(thread, now);
   }
 }
 

@@ -1,7 +1,9 @@
 // A fixed pool of threads for loops that last microseconds: workers spin briefly between loops, then sleep.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <thread>
@@ -34,6 +36,12 @@ class ThreadPool {
   void for_each(int64_t items, Body&& body) {
     run({&items, 1}, call_of(body), context_of(body));
   }
+
+  // The memory that a later loop reads: parts of `bytes` each, in the order of the loop's items. Workers that
+  // wait for a loop fetch the beginning of their shares into their second caches, so that the memory does not
+  // rest between loops. This holds until the next call. The memory may be freed: nothing is read from it.
+  static constexpr size_t kMostParts = 8;
+  void expect(std::span<const std::byte* const> parts, int64_t bytes);
 
   // NUMA nodes with threads, 1 if there is nothing to choose between. Of `items` that lie in memory one after
   // the other, those from node_begin(items, node) on are node's; node_begin(items, nodes()) is items.
@@ -94,11 +102,13 @@ class ThreadPool {
   void run(std::span<const int64_t> ends, Call call, void* context);
   void take_items(int thread);
   int node_of(int thread) const;
+  void fetch_ahead(int thread, uint32_t done) const;
   void work(int thread);
 
   Call call_ = nullptr;
   void* context_ = nullptr;
-  int64_t spin_ns_ = 0;  // how long a thread waits before it sleeps
+  int64_t spin_ns_ = 0;      // how long a thread waits before it sleeps
+  int64_t ahead_bytes_ = 0;  // most that a worker fetches ahead
   bool pinned_ = false;
   int64_t planned_ = 1;  // threads; fewer where the system refused some
   std::vector<ThreadPlan::Node> plan_;
@@ -111,6 +121,9 @@ class ThreadPool {
   // looks again; the caller closes the loop and then looks at the seats. So it waits only for workers that
   // joined: one that does not get its core in time delays nothing.
   alignas(kApart) std::atomic<uint32_t> state_{0};
+  // What expect() was told. A worker that reads it while the caller writes it fetches what nobody needs.
+  alignas(kApart) std::array<std::atomic<const std::byte*>, kMostParts> parts_{};
+  std::atomic<int64_t> part_count_{0}, part_bytes_{0};
   alignas(kApart) std::vector<std::thread> workers_;
 };
 

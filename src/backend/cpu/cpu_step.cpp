@@ -86,7 +86,8 @@ void CpuBackend::moe(int index) {
     options_.router_trace(index, row, logits);
   };
   fault_ = ops_.mlp(layer, rows, normed_.data(), x_.data(),
-                    options_.router_trace ? LayerOps::RouterSeen(seen) : nullptr);
+                    options_.router_trace ? LayerOps::RouterSeen(seen) : nullptr,
+                    index + 1 < config_.layers ? &layers_[index + 1].qkv : &head_);
   timer.add_bytes(layer.experts_bytes() * static_cast<double>(ops_.active_experts()) /
                   static_cast<double>(layer.places()));
   draft_head_.tap(index + 1, x_);

@@ -136,13 +136,15 @@ void ExpertOps::combine(const ExpertLayer& layer, int rows, const ExpertChoice& 
 }
 
 Status ExpertOps::run(const ExpertLayer& layer, int rows, const float* normed, const ExpertChoice& choice,
-                      float* x) {
+                      float* x, const PackedMatrix* next) {
   read_ = Status();
   build_work_list(choice.ids, layer.shape.experts_per_token, layer.shape.experts, work_);
   lower_rows(layer.gate_up_adapter, normed, layer.shape.hidden, rows, work_.permuted_rows);
+  p_.expect(layer.down_pages == nullptr ? &layer.down : nullptr, rows, work_.active);
   gate_up_gemm(layer, rows, normed);
   lower_rows(layer.down_adapter, hidden_.data(), layer.shape.intermediate,
              static_cast<int>(std::ssize(work_.rows)), {});
+  p_.expect(next, rows);
   down_gemm(layer);
   if (read_.ok()) combine(layer, rows, choice, x);
   return std::exchange(read_, Status());

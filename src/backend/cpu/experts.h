@@ -50,9 +50,10 @@ class ExpertOps {
   // rank: a layer's shape and weights are those of this one. products outlives this.
   ExpertOps(Products& products, RankPlace rank) : p_(products), rank_(std::move(rank)) {}
 
-  // x += the experts' output of the normed rows [rows, hidden]. Fails only where experts are read from a
-  // file.
-  Status run(const ExpertLayer& layer, int rows, const float* normed, const ExpertChoice& choice, float* x);
+  // x += the experts' output of the normed rows [rows, hidden]. next: the matrix that is read after these, or
+  // null. Fails only where experts are read from a file.
+  Status run(const ExpertLayer& layer, int rows, const float* normed, const ExpertChoice& choice, float* x,
+             const PackedMatrix* next = nullptr);
   // x += the dense MLP's.
   void run_dense(const ExpertLayer& layer, int rows, const float* normed, float* x);
   int64_t active_experts() const { return std::ssize(work_.active); }  // in the last run

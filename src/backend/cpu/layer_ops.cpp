@@ -65,6 +65,7 @@ bool LayerOps::qkv(Layer& layer, std::span<const LayerRow> rows, const float* no
   q_bias_.resize(rows.size() * layer.shape.heads);
   q_scale_.resize(rows.size() * layer.shape.heads);
   const int count = static_cast<int>(std::ssize(rows));
+  products_.expect(&layer.o, count);
   products_.linear(layer.qkv, normed, count,
                    {.out = qkv_.data(), .stride = width, .width = width, .bias = bias_of(layer.qkv_bias)});
   products_.add_low_rank(layer.qkv_adapter, normed, layer.qkv.cols, count, qkv_.data(), width);
@@ -134,6 +135,7 @@ void LayerOps::project(const Layer& layer, int rows, float* x) {
   // Few rows of a router of one pair are the calling thread's alone, which is then bound by the memory's
   // delay.
   const bool asks = rows <= CpuTuning::kPanelTokens && layer.router.pairs() == 1;
+  products_.expect(nullptr, rows);  // the router has not chosen yet
   products_.linear(layer.o, attended_.data(), rows,
                    {.out = x + mine.first,
                     .stride = hidden,
@@ -165,10 +167,11 @@ void LayerOps::route(const Layer& layer, int rows, const float* normed, const Ro
   });
 }
 
-Status LayerOps::mlp(const Layer& layer, int rows, const float* normed, float* x, const RouterSeen& seen) {
+Status LayerOps::mlp(const Layer& layer, int rows, const float* normed, float* x, const RouterSeen& seen,
+                     const PackedMatrix* next) {
   if (layer.shape.experts == 0) return experts_.run_dense(layer, rows, normed, x), Status();
   route(layer, rows, normed, seen);
-  return experts_.run(layer, rows, normed, {.ids = expert_ids_, .weights = expert_weights_.data()}, x);
+  return experts_.run(layer, rows, normed, {.ids = expert_ids_, .weights = expert_weights_.data()}, x, next);
 }
 
 }  // namespace moesaic::cpu

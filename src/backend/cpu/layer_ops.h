@@ -55,8 +55,10 @@ class LayerOps {
   // x += the output projection of the rows that were attended to.
   void project(const Layer& layer, int rows, float* x);
   // x += the experts' output, or the dense MLP's, of the normed rows. seen, if any, is shown each row's
-  // router logits. Fails only where experts are read from a file.
-  Status mlp(const Layer& layer, int rows, const float* normed, float* x, const RouterSeen& seen = nullptr);
+  // router logits. next: the matrix that is read after these, or null. Fails only where experts are read
+  // from a file.
+  Status mlp(const Layer& layer, int rows, const float* normed, float* x, const RouterSeen& seen = nullptr,
+             const PackedMatrix* next = nullptr);
   int64_t active_experts() const { return experts_.active_experts(); }  // in the last mlp()
 
  private:

@@ -1,6 +1,7 @@
 #include "backend/cpu/products.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -34,6 +35,20 @@ void ask_for(const PackedMatrix& m) {
 }
 
 }  // namespace
+
+// Experts of several NUMA nodes lie in memory in another order than threads take them.
+void Products::expect(const PackedMatrix* m, int rows, std::span<const int32_t> sections) {
+  std::array<const std::byte*, ThreadPool::kMostParts> parts;
+  constexpr std::array<int32_t, 1> kWhole = {0};
+  if (sections.empty()) sections = kWhole;
+  if (m == nullptr || rows > CpuTuning::kPanelTokens || sections.size() > parts.size() ||
+      (m->sections > 1 && pool.nodes() > 1)) {
+    return pool.expect({}, 0);
+  }
+  const int64_t bytes = m->pairs() / m->sections * m->data_stride;
+  for (size_t i = 0; i < sections.size(); ++i) parts[i] = m->data.as<std::byte>() + sections[i] * bytes;
+  pool.expect(std::span(parts).first(sections.size()), bytes);
+}
 
 void Products::linear(const PackedMatrix& m, const float* x, int rows, const Store& to,
                       const PackedMatrix* next) {

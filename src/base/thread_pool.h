@@ -121,7 +121,8 @@ class ThreadPool {
   // looks again; the caller closes the loop and then looks at the seats. So it waits only for workers that
   // joined: one that does not get its core in time delays nothing.
   alignas(kApart) std::atomic<uint32_t> state_{0};
-  // What expect() was told. A worker that reads it while the caller writes it fetches what nobody needs.
+  // The parts that expect() named. A worker that reads them while the caller writes fetches what nobody
+  // needs.
   alignas(kApart) std::array<std::atomic<const std::byte*>, kMostParts> parts_{};
   std::atomic<int64_t> part_count_{0}, part_bytes_{0};
   alignas(kApart) std::vector<std::thread> workers_;

@@ -224,7 +224,7 @@ def test_closing_ends_what_is_in_flight():
     (lambda llm: llm.generate([1.5]), moesaic.InvalidRequest, "a prompt is text"),
     (lambda llm: llm.generate([True]), moesaic.InvalidRequest, "no token id"),
     (lambda llm: llm.generate([4096]), moesaic.InvalidRequest, "ids below 4096"),
-    (lambda llm: llm.generate("word " * 4000), moesaic.InvalidRequest, "maximum context length is 512 tokens"),
+    (lambda llm: llm.generate("word " * 4000), moesaic.InvalidRequest, "maximum context length is 512 tokens.*or open the model with a larger context"),
     (lambda llm: llm.generate("Hi", SamplingParams(n=None)), moesaic.InvalidRequest, "n: None"),
     (lambda llm: llm.generate("Hi", SamplingParams(temperature=float("nan"))), moesaic.InvalidRequest, "temperature: .*not JSON"),
     (lambda llm: llm.generate("Hi", SamplingParams(stop_token_ids=5)), moesaic.InvalidRequest, "^stop_token_ids: "),

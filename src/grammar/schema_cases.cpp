@@ -237,6 +237,7 @@ Status SchemaCases::add_parts(const Json& schema, int step, Case& c) {
   if (has(schema, "allOf"))
     for (const Json& member : schema["allOf"]) RETURN_IF_ERROR(add(&member, step, c));
   if (has(schema, "anyOf")) choose({&schema["anyOf"]}, step, c);
+  if (const Json* named = discriminating(schema)) RETURN_IF_ERROR(add(named, step, c));
   if (has(schema, "if") && (has(schema, "then") || has(schema, "else")))
     choose(if_then_else(schema), step, c);
   if (has(schema, "not")) {

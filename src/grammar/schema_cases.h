@@ -73,6 +73,9 @@ class SchemaCases {
   unsigned shared_types(const Json* one, const Json* other, unsigned types);
   Json only(const Json& members, size_t which, bool& enforced);
   Ways if_then_else(const Json& schema);
+  // Requires the property of a discriminator, by which readers find the member, even where it has a
+  // default; nullptr where not all members have it.
+  const Json* discriminating(const Json& schema);
   Result<const Json*> dependent(const Json& needs, const std::string& name);
   // A schema of the values that do not satisfy this one, or of some of them; nullptr where none is known.
   const Json* negation(const Json* schema);

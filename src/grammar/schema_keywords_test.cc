@@ -439,6 +439,21 @@ TEST(SchemaKeywords, NullIsAbsent) {
   EXPECT_NE(failure(R"({"properties": {"a": null}})"), "");
 }
 
+// As pydantic writes a union whose discriminator has a default.
+TEST(SchemaKeywords, DiscriminatorsAreThere) {
+  check(
+      {{R"({"$defs": {"A": {"properties": {"kind": {"const": "a", "default": "a"}, "x": {"type": "integer"}}},
+              "B": {"properties": {"kind": {"const": "b", "default": "b"}, "y": {"type": "integer"}}}},
+              "discriminator": {"propertyName": "kind"}, "oneOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}]})",
+        {R"({"kind": "a", "x": 1})", R"({"kind": "b"})"},
+        {"{}", R"({"x": 1})", R"({"kind": "a", "y": 1})"},
+        ""},
+       {R"({"discriminator": {"propertyName": "kind"}, "anyOf": [{"properties": {"x": {}}}, {"properties": {"kind": {}}}]})",
+        {R"({"x": 1})", "{}"},
+        {},
+        ""}});
+}
+
 TEST(SchemaKeywords, ReferencesByName) {
   check(
       {{R"({"$id": "https://example.com/root.json", "$defs": {"x": {"$anchor": "here", "type": "null"}, "y": {"$id": "other.json",

@@ -210,6 +210,23 @@ SchemaCases::Ways SchemaCases::if_then_else(const Json& schema) {
   return made().ifs[&schema] = {context_.keep(std::move(list)), exact ? nullptr : kAnyElse};
 }
 
+const Json* SchemaCases::discriminating(const Json& schema) {
+  const std::string name = has(schema, "discriminator")
+                               ? text::string_or(schema["discriminator"], "propertyName", "")
+                               : std::string();
+  const char* keyword = has(schema, "oneOf") ? "oneOf" : "anyOf";
+  if (name.empty() || !has(schema, keyword)) return nullptr;
+  const auto [entry, fresh] = dependents_.try_emplace({&schema["discriminator"], name}, nullptr);
+  if (!fresh) return entry->second;
+  const bool named = std::ranges::all_of(schema[keyword], [&](const Json& member) {
+    context_.work().add(4);
+    const Json* behind = behind_references(&member, context_);
+    return has(*behind, "properties") && context_.member((*behind)["properties"], name) != nullptr;
+  });
+  if (named) entry->second = context_.keep({{"required", Json::array({name})}});
+  return entry->second;
+}
+
 // The property is absent, or there with what it needs.
 Result<const Json*> SchemaCases::dependent(const Json& needs, const std::string& name) {
   const auto [entry, fresh] = dependents_.try_emplace({&needs, name}, nullptr);

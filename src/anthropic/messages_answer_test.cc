@@ -177,6 +177,9 @@ TEST(MessagesAnswer, ArgumentsComeBackAsTheModelWroteThem) {
     const std::string id = openai::object_call_id("toolu_", piece("commentary", other));
     EXPECT_EQ(openai::text_of_arguments({{"a", 1}}, id), R"({"a":1})") << other;
   }
+  Json deep = Json::array({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+  for (int level = 0; level < 50; ++level) deep = {{"a", std::move(deep)}};
+  EXPECT_LT(openai::text_of_arguments(deep, "toolu_ln").size(), 1000u);  // a client may write any id
 }
 
 TEST(MessagesAnswer, NoNumberOfACallIsRounded) {

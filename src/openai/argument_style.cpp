@@ -19,10 +19,12 @@ struct Style {
 
 // Python's json.dumps without and with indent=2.
 constexpr std::array<Style, 2> kStyles = {{{"_sp", ", ", ""}, {"_ln", ",", "\n"}}};
+// Further in, lines of small values would make many times their bytes: there is no style.
+constexpr size_t kMostIndent = 16;
 
 // line: Style::line, as deep as the value is.
 void append(const Json& value, const Style& style, const std::string& line, std::string& text) {
-  if (!value.is_structured() || value.empty()) {
+  if (!value.is_structured() || value.empty() || line.size() > kMostIndent) {
     text += text::compact_json(value);
     return;
   }

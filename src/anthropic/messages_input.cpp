@@ -56,14 +56,21 @@ bool ends_with_server(const Json& message) {
   return content.is_array() && !content.empty() && is_of_server(string_or(content.back(), "type", ""));
 }
 
-// The message with the last summary of those before it, which it stands for; else the first one.
-size_t first_told(const Json& messages) {
+struct Place {
+  size_t message = 0, block = 0;
+};
+
+// The last summary, which stands for all before it; else the beginning.
+Place first_told(const Json& messages) {
   for (size_t i = messages.size(); i-- > 0;) {
-    for (const Json& block : member(messages[i], "content")) {
-      if (string_or(block, "type", "") == "compaction" && !string_or(block, "content", "").empty()) return i;
+    const Json& content = member(messages[i], "content");
+    for (size_t k = content.is_array() ? content.size() : 0; k-- > 0;) {
+      const Json& block = content[k];
+      if (string_or(block, "type", "") == "compaction" && !string_or(block, "content", "").empty())
+        return {i, k};
     }
   }
-  return 0;
+  return {};
 }
 
 bool is_text_document(const Json& block) {
@@ -157,13 +164,14 @@ class MessageReader {
   MessageReader(std::string role, text::Media media, ConversationBuilder& builder)
       : role_(std::move(role)), media_(media), builder_(builder) {}
 
-  Status read(const Json& content) {
+  // first: block of an array.
+  Status read(const Json& content, size_t first) {
     if (content.is_string()) {
       text_ = content.get<std::string>();
       return end();
     }
     if (!content.is_array()) return invalid("content is neither a string nor an array of blocks");
-    for (const Json& block : content) RETURN_IF_ERROR(add(block));
+    for (size_t i = first; i < content.size(); ++i) RETURN_IF_ERROR(add(content[i]));
     return end();
   }
 
@@ -244,13 +252,14 @@ class MessageReader {
   ConversationBuilder& builder_;
 };
 
-Status add_message(const Json& json, bool is_question, ConversationBuilder& builder) {
+Status add_message(const Json& json, size_t first_block, bool is_question, ConversationBuilder& builder) {
   if (!json.is_object()) return invalid("not an object");
   const std::string role = string_or(json, "role", "");
   if (role != "user" && role != "assistant" && role != "system")
     return invalid("role '{}' is none of user, assistant, system", role.substr(0, 40));
   builder.begin_message();
-  return MessageReader(role, text::media_of(json, is_question), builder).read(member(json, "content"));
+  return MessageReader(role, text::media_of(json, is_question), builder)
+      .read(member(json, "content"), first_block);
 }
 
 }  // namespace
@@ -276,8 +285,10 @@ Result<Conversation> read_messages(const Json& messages, Conversation conversati
   ConversationBuilder builder(conversation);
   const bool continues = string_or(messages.back(), "role", "") == "assistant";
   const size_t question = text::question_of(messages, continues);
-  for (size_t i = first_told(messages); i < messages.size(); ++i) {
-    if (const Status status = add_message(messages[i], i == question, builder); !status.ok())
+  const Place first = first_told(messages);
+  for (size_t i = first.message; i < messages.size(); ++i) {
+    const size_t block = i == first.message ? first.block : 0;
+    if (const Status status = add_message(messages[i], block, i == question, builder); !status.ok())
       return invalid("{}: message {}: {}", kName, i, status.message());
   }
   if (!continues || ends_with_server(messages.back())) return conversation;

@@ -312,6 +312,11 @@ TEST(Messages, WhatAServerDidBecomesCommentary) {
   const std::string told = prompt_of(ask(compacted));
   EXPECT_TRUE(contains(told, "commentary<|message|>They met.<|end|><|start|>user<|message|>go")) << told;
   EXPECT_FALSE(contains(told, "first"));
+  const std::string before =
+      R"({"type": "text", "text": "I search."}, {"type": "compaction", "content": "Old."},)";
+  EXPECT_EQ(prompt_of(ask("[" + hi + R"(,{"role": "assistant", "content": [)" + before + summary + "]}," +
+                          user + "]")),
+            told);
   EXPECT_TRUE(prompt_of(ask("[" + hi + R"(,{"role": "assistant", "content": [)" + summary + "]}]"))
                   .ends_with("They met.<|end|><|start|>assistant"));
   EXPECT_EQ(error_of(ask(R"([{"role": "user", "content": [{"type": "server_tool_use", "id": "t"}]}])")).param,

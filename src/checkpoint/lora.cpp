@@ -33,7 +33,10 @@ Status check_base(std::string base, const ModelConfig& config, const std::string
   constexpr std::pair<const char*, int> kModels[] = {{"gpt-oss-20b", 24}, {"gpt-oss-120b", 36}};
   base = lower_case(base);
   std::ranges::replace_if(
-      base, [](char c) { return c == ' ' || c == '_'; }, '-');
+      base, [](char c) { return c == ' ' || c == '_' || c == ':'; }, '-');
+  constexpr std::string_view kTuned = "-safeguard";  // OpenAI's own fine-tune of both
+  if (const size_t at = base.find("gpt-oss-safeguard"); at != std::string::npos)
+    base.erase(base.find(kTuned, at), kTuned.size());
   const auto says = [&](const char* name) { return base.find(name) != std::string::npos; };
   for (const auto& [name, layers] : kModels) {
     for (const auto& [own, own_layers] : kModels) {

@@ -462,6 +462,9 @@ TEST_F(LoraFolder, AdaptersOfTheOtherModel) {
                 .find("an adapter of gpt-oss-20b; the model has the 36 layers of gpt-oss-120b"),
             std::string::npos);
   EXPECT_NE(applied("/models/GPT_OSS 120b", 24).find("an adapter of gpt-oss-120b"), std::string::npos);
+  EXPECT_NE(applied("openai/gpt-oss-safeguard-20b", 36).find("an adapter of gpt-oss-20b"), std::string::npos);
+  EXPECT_NE(applied("gpt-oss:20b", 36).find("an adapter of gpt-oss-20b"), std::string::npos);
+  EXPECT_EQ(applied("openai/gpt-oss-safeguard-120b", 36), "");
   EXPECT_EQ(applied("openai/gpt-oss-120b", 36), "");
   EXPECT_EQ(applied("openai/gpt-oss-20b", 24), "");
   EXPECT_EQ(applied("openai/gpt-oss-20b", 2), "");

@@ -37,7 +37,7 @@ constexpr const char *kAnswerOptions = "Prompt and answer", *kSamplingOptions = 
 // The grammar of --json-schema. The parts of the schema that it does not enforce are named once.
 Result<AnswerGrammar> grammar_of(RunOptions& o) {
   if (o.schema_path.empty()) return AnswerGrammar();
-  if (o.schema_path.starts_with('{')) {
+  if (trimmed(o.schema_path, " \t\r\n").starts_with('{')) {
     o.schema = std::exchange(o.schema_path, "--json-schema");
   } else {
     ASSIGN_OR_RETURN(o.schema, read_text_file(o.schema_path));

@@ -179,7 +179,7 @@ class Run(Cli):
             self.assertLessEqual(len(answer["b"]), 3)
 
     def test_a_json_schema_in_words(self):
-        for schema, answer in (("{}", "."), ('{"const": 7}', "7\n")):
+        for schema, answer in (("{}", "."), ('\n {"const": 7}\n', "7\n")):
             self.assertRegex(self.ok("run", "-m", TINY, "-p", "a", "--json-schema", schema, "-n", 200), answer)
 
     def test_a_json_schema_from_a_pipe(self):

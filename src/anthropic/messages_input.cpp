@@ -106,7 +106,8 @@ Result<std::string> document_text(const Json& block) {
   return text + source + "\n</document>";
 }
 
-// With notes for what the model cannot read, and without what only the server that made it can.
+// With notes for what the model cannot read, and without what only the server that made it can, or what marks
+// a place for its cache.
 Json readable(const Json& value) {
   if (const std::string_view medium = text::medium_of(value); !medium.empty() && !is_text_document(value))
     return text::omitted(medium);
@@ -115,7 +116,7 @@ Json readable(const Json& value) {
   for (const auto& [key, one] : value.items()) {
     if (value.is_array()) {
       all.push_back(readable(one));
-    } else if (!key.starts_with("encrypted_")) {
+    } else if (!key.starts_with("encrypted_") && key != "cache_control") {
       all[key] = readable(one);
     }
   }
@@ -126,7 +127,7 @@ Json readable(const Json& value) {
 std::string line_of(const Json& block) {
   if (block["type"] == "compaction") return string_or(block, "content", "");
   Json said = readable(block);
-  for (const char* unsaid : {"type", "id", "tool_use_id", "caller", "cache_control"}) said.erase(unsaid);
+  for (const char* unsaid : {"type", "id", "tool_use_id", "caller"}) said.erase(unsaid);
   return fmt::format("[{}: {}]", string_or(block, "type", ""), openai::dump(said));
 }
 
@@ -150,7 +151,7 @@ Result<std::string> result_text(const Json& content) {
     } else if (type == "tool_reference") {
       text += string_or(block, "tool_name", "");
     } else if (type == "search_result" || type == "browser_state") {
-      text += openai::dump(block);
+      text += openai::dump(readable(block));
     } else {
       return unreadable(type);
     }
@@ -193,7 +194,7 @@ class MessageReader {
     if (const std::string_view medium = text::medium_of(block);
         !medium.empty() && media_ == text::Media::kNoted)
       return add_text(text::omitted(medium));
-    if (type == "search_result" && !assistant) return add_text(openai::dump(block));
+    if (type == "search_result" && !assistant) return add_text(openai::dump(readable(block)));
     if (type == "tool_result" && !assistant) return add_result(block);
     if (type == "thinking" && assistant) return add_thinking(block);
     if (is_one_of(kUnsaid, type) && assistant) return {};

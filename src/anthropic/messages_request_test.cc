@@ -263,6 +263,11 @@ TEST(Messages, ASearchResultIsReadWhereverItStands) {
       "tool_use_id": "c", "content": [)";
   for (const std::string& told : {block, std::string(R"({"type":"browser_state","tabs":[]})")})
     EXPECT_TRUE(contains(prompt_of(ask(call + told + "]}]}]")), "<|message|>" + told + "<|end|>"));
+  // Clients set the mark on the last block of a request, and take it away in the next one.
+  const std::string marked = block.substr(0, block.size() - 1) + R"(,"cache_control":{"type":"ephemeral"}})";
+  EXPECT_EQ(prompt_of(ask(call + marked + "]}]}]")), prompt_of(ask(call + block + "]}]}]")));
+  EXPECT_EQ(prompt_of(ask(R"([{"role": "user", "content": [)" + marked + "]}]")),
+            prompt_of(ask(R"([{"role": "user", "content": [)" + block + "]}]")));
 }
 
 // Claude's servers run some tools by themselves; what they did is in the history of a client that moved here.

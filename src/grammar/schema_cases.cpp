@@ -300,7 +300,7 @@ bool SchemaCases::possible(const Case& c, int depth) {
   const auto found = facts_of(c.own, context_);
   if (!found.ok()) return true;  // said when it is compiled
   const Facts& facts = found.value();
-  unsigned types = facts.types;
+  unsigned types = any_type_ && !facts.typed ? unsigned{kAllTypes} : facts.types;
   if (types == 0) return false;
   if (!facts.enums.empty()) return possible_value(facts, c.own);
   if (types == kObject) return possible_object(facts, depth);
@@ -315,7 +315,7 @@ bool SchemaCases::plausible(const Schemas& schemas, int depth) {
   Schemas key;
   for (const Json* schema : schemas) key.push_back(context_.same(schema));
   context_.work().add(key.size() + 4);
-  const auto [entry, fresh] = plausible_.try_emplace({std::move(key), depth}, true);
+  const auto [entry, fresh] = plausible_.try_emplace({std::move(key), any_type_ ? -depth : depth}, true);
   if (!fresh) return entry->second;
   return entry->second = has_case(schemas, depth);
 }

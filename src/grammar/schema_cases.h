@@ -68,9 +68,9 @@ class SchemaCases {
   // Made from other keywords.
   Ways one_of(const Json& members);
   const Json* schema_of_types(unsigned types);
-  // Those of these types of which a value may satisfy both, all of them where their keywords speak of such a
-  // value. Values of which they do not speak satisfy both, too, where something else lets them in.
-  unsigned shared_types(const Json* one, const Json* other, unsigned types);
+  // Does no value of these types satisfy both? Types of which the keywords of neither speak satisfy both
+  // where something else lets them in: they are taken out of `types` first, where that may be enough.
+  bool told_apart(const Json* one, const Json* other, unsigned& types);
   Json only(const Json& members, size_t which, bool& enforced);
   Ways if_then_else(const Json& schema);
   // Requires the property of a discriminator, by which readers find the member, even where it has a
@@ -108,8 +108,9 @@ class SchemaCases {
   std::map<std::pair<Schemas, int>, bool> plausible_;
   std::set<const Json*> checked_, noted_;
   std::array<const Json*, kAllTypes + 1> typed_ = {};
-  bool partial_ = false;  // holds for the negation in progress
-  bool loose_ = false;    // oneOf as anyOf, and of what it excludes only what satisfies no member
+  bool partial_ = false;   // holds for the negation in progress
+  bool any_type_ = false;  // plausible() infers no types from other keywords
+  bool loose_ = false;     // oneOf as anyOf, and of what it excludes only what satisfies no member
 };
 
 }  // namespace moesaic::grammar

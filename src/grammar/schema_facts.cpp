@@ -75,6 +75,7 @@ class Collector {
     if (!typed && nullable && !schemas.empty()) spoken |= spoken == 0 ? 0u : unsigned{kNull};
     const bool any = spoken == 0 || !facts_.enums.empty();
     facts_.types = typed ? explicitly : any ? unsigned{kAllTypes} : spoken;
+    facts_.typed = typed;
     return std::move(facts_);
   }
 

@@ -33,6 +33,7 @@ struct Counts {
 
 struct Facts {
   unsigned types = kAllTypes;
+  bool typed = false;                // `type` says so, not the other keywords
   std::vector<const Json*> enums;    // lists, each of which has the value
   std::vector<const Json*> differs;  // values that it is not
   // Strings.

@@ -103,6 +103,17 @@ TEST(SchemaKeywords, OneOfHoldsOnce) {
        {R"({"type": ["string", "integer"], "oneOf": [{"minimum": 3}, {"maximum": 1}, {"type": "boolean"}]})",
         {"3", "1"},
         {"2", R"("")"},
+        ""},
+       {R"({"properties": {"a": {"type": ["string", "null"]}}, "required": ["a"], "type": "object", "oneOf": [
+                          {"properties": {"a": {"minLength": 2}}}, {"properties": {"a": {"maxLength": 0}}}]})",
+        {R"({"a": "xx"})", R"({"a": ""})"},
+        {R"({"a": null})", R"({"a": "x"})"},
+        ""},
+       {R"({"type": "object", "properties": {"a": {"type": ["string", "null"]}}, "oneOf": [
+                          {"properties": {"a": {"minLength": 2}}, "required": ["a"]},
+                          {"properties": {"a": {"maxLength": 0}}, "required": ["a"]}]})",
+        {R"({"a": "xx"})", R"({"a": ""})"},
+        {R"({"a": null})", R"({"a": "x"})", "{}"},
         ""}});
   EXPECT_EQ(failure(R"({"oneOf": [true, true]})"),
             "json_schema: no JSON value satisfies the schema, as far as it can be followed");

@@ -152,13 +152,20 @@ const Json* SchemaCases::schema_of_types(unsigned types) {
   return schema != nullptr ? schema : schema = context_.keep(of_types(types));
 }
 
-unsigned SchemaCases::shared_types(const Json* one, const Json* other, unsigned types) {
-  if (!plausible({one, other, schema_of_types(types)}, 3)) return 0;
-  if (plausible({one, other}, 3)) return types;
-  unsigned shared = 0;
+bool SchemaCases::told_apart(const Json* one, const Json* other, unsigned& types) {
+  // A oneOf in one of them leads here again.
+  const auto may_both = [&](bool any_type, unsigned of) {
+    Schemas both = {one, other};
+    if (of != kAllTypes) both.push_back(schema_of_types(of));
+    const bool before = std::exchange(any_type_, any_type), may = plausible(both, 3);
+    any_type_ = before;
+    return may;
+  };
+  if (!may_both(true, types)) return true;
+  if (may_both(false, kAllTypes)) return false;
   for (unsigned type = 1; type < kAllTypes; type *= 2)
-    if ((types & type) != 0 && plausible({one, other, schema_of_types(type)}, 3)) shared |= type;
-  return shared;
+    if ((types & type) != 0 && may_both(false, type)) types &= ~type;
+  return !may_both(true, types);  // where their properties name no types, these may be shared, too
 }
 
 // Member `which` and none of the others that may hold beside it, but for those of which it is not known when
@@ -168,11 +175,8 @@ Json SchemaCases::only(const Json& members, size_t which, bool& enforced) {
   Json all = Json::array({context_.link(one)});
   unsigned types = kAllTypes;
   for (size_t i = 0; i < members.size(); ++i) {
-    const unsigned shared = i == which ? 0 : shared_types(one, &members[i], types);
-    if (shared == 0) continue;
-    if (shared != types)
-      types &= ~shared;
-    else if (const Json* ways = negated_beside(one, &members[i]))
+    if (i == which || told_apart(one, &members[i], types)) continue;
+    if (const Json* ways = negated_beside(one, &members[i]))
       all.push_back({{"anyOf", *ways}});
     else
       enforced = false;

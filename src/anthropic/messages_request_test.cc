@@ -308,7 +308,7 @@ TEST(Messages, WhatAServerDidBecomesCommentary) {
                              R"({"type": "redacted_thinking", "data": "AA=="})",
                              R"({"type": "mcp_tool_listing", "mcp_server_name": "s", "tools": []})",
                              R"({"type": "compaction", "content": null, "encrypted_content": "AA=="})"})
-    EXPECT_EQ(prompt_of(with(unsaid)), prompt_of(ask("[" + user + "," + user + "]"))) << unsaid;
+    EXPECT_EQ(prompt_of(with(unsaid)), prompt_of(ask(fmt::format("[{0},{0}]", user)))) << unsaid;
   // A summary takes the place of what was before it.
   const std::string summary = R"({"type": "compaction", "content": "They met.", "signature": "AA=="})";
   const std::string hi = R"({"role": "user", "content": "first"})";

@@ -21,6 +21,8 @@ const char* error_type(int http) {
       return "rate_limit_error";
     case 503:
       return "overloaded_error";
+    case 504:
+      return "timeout_error";
     default:
       return http < 500 ? "invalid_request_error" : "api_error";
   }

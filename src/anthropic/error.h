@@ -8,7 +8,7 @@
 namespace moesaic::anthropic {
 
 // invalid_request_error, authentication_error, permission_error, not_found_error, request_too_large,
-// rate_limit_error, api_error or overloaded_error, by the status.
+// rate_limit_error, api_error, overloaded_error or timeout_error, by the status.
 const char* error_type(int http);
 
 // {"type": "error", "error": {"type", "message"}, "request_id"}; the last one only where it is given. An

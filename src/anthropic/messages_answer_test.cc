@@ -271,6 +271,7 @@ TEST(MessagesAnswer, Errors) {
   EXPECT_EQ(json["type"], "error");
   EXPECT_EQ(json["error"]["type"], "rate_limit_error");
   EXPECT_EQ(json["error"]["message"], "busy");
+  EXPECT_EQ(Json::parse(error_json({.http = 504, .message = "late"}))["error"]["type"], "timeout_error");
   std::string sse;
   prepared(ask(kHi)).answer->fail({.http = 500, .message = "broken"}, sse);
   EXPECT_TRUE(sse.starts_with("event: error\ndata: {\"type\":\"error\"")) << sse;

@@ -1,5 +1,6 @@
 #include "text/harmony.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -180,6 +181,12 @@ TEST(Harmony, Errors) {
   std::string wide = "{\"k\":1";
   for (int i = 0; i < 20'000; ++i) wide += ",\"k" + std::to_string(i) + "\":1";
   EXPECT_NE(with_parameters(wide + "}").find("more than 10000 members"), std::string::npos);
+  // Each of these examples takes three bytes, and a line of 88.
+  std::string deep = R"({"type":"string","examples":["")";
+  for (int i = 0; i < 250'000; ++i) deep += R"(,"")";
+  deep += "]}";
+  for (int i = 0; i < 20; ++i) deep = fmt::format(R"({{"type":"object","properties":{{"a":{}}}}})", deep);
+  EXPECT_EQ(with_parameters(deep), "tools: as the model reads them they are longer than 16 MB");
   nlohmann::json plain = small::tokenizer_json();
   plain["added_tokens"] = nlohmann::json::array();
   const Tokenizer other = Tokenizer::from_hf_json_text(plain.dump(), "plain").value();

@@ -11,6 +11,10 @@ namespace {
 
 using text::OrderedJson;
 
+// Indented, a short value deep in a schema takes many times its bytes. What fits a context is far shorter.
+constexpr size_t kMostBytes = 16 << 20;
+bool too_long(const std::string& text) { return text.size() > kMostBytes; }
+
 // A member that is a string.
 const std::string* text_member(const OrderedJson& object, const char* key) {
   if (!object.is_object()) return nullptr;
@@ -61,8 +65,10 @@ std::string variant_of(const OrderedJson& variant, const std::string& indent, co
 
 std::string bare_union_of(const OrderedJson& variants, const std::string& indent) {
   std::string text;
-  for (const OrderedJson& variant : variants)
+  for (const OrderedJson& variant : variants) {
+    if (too_long(text)) break;
     text += fmt::format("\n{}", variant_of(variant, indent, text_member(variant, "description"), true));
+  }
   return text;
 }
 
@@ -100,9 +106,11 @@ std::string comments_above(const OrderedJson& schema, const std::string& indent)
   const OrderedJson* examples = array_member(schema, "examples");
   if (examples == nullptr || examples->empty()) return text;
   text += comment_line(indent, "Examples:");
-  for (const OrderedJson& example : *examples)
+  for (const OrderedJson& example : *examples) {
+    if (too_long(text)) break;
     if (example.is_string())
       text += comment_line(indent, fmt::format("- \"{}\"", example.get<std::string>()));
+  }
   return text;
 }
 
@@ -116,7 +124,7 @@ std::string union_property(const std::string& name, const OrderedJson& schema, c
   if (const std::string fallback = default_comment(schema, false); !fallback.empty())
     text += comment_line(indent, fallback);
   text += indent + name + ":\n";
-  for (size_t i = 0; i < variants.size(); ++i) {
+  for (size_t i = 0; i < variants.size() && !too_long(text); ++i) {
     const std::string* own = text_member(variants[i], "description");
     const bool repeated = own != nullptr && shared != nullptr && *own == *shared;
     const bool shown = own != nullptr && !repeated && !(i == 0 && above);
@@ -155,8 +163,10 @@ std::string object_type(const OrderedJson& schema, const std::string& indent) {
   const auto properties = schema.find("properties");
   const std::set<std::string> required = required_names(schema);
   if (properties != schema.end() && properties->is_object()) {
-    for (const auto& [key, value] : properties->items())
+    for (const auto& [key, value] : properties->items()) {
+      if (too_long(text)) break;
       text += property(key, value, required.count(key) > 0, indent);
+    }
   }
   return text + indent + "}";
 }
@@ -205,6 +215,8 @@ Result<std::string> render_tools(const std::vector<Tool>& tools) {
   for (const Tool& tool : tools) {
     ASSIGN_OR_RETURN(const std::string rendered, render_tool(tool));
     text += rendered + "\n";
+    if (too_long(text))
+      return invalid("tools: as the model reads them they are longer than {} MB", kMostBytes >> 20);
   }
   return text + "} // namespace functions";
 }

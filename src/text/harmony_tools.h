@@ -10,7 +10,7 @@
 
 namespace moesaic {
 
-// Fails where a tool's parameters are no JSON object.
+// Fails where a tool's parameters are no JSON object, and where the text is longer than 16 MB.
 Result<std::string> render_tools(const std::vector<Tool>& tools);
 
 }  // namespace moesaic

@@ -186,7 +186,7 @@ int Scheduler::rows_for(const Request& r, const Plan& plan) const {
   constexpr int kFewest = kPageTokens;
   int rows = std::min(missing(r), plan.most_rows - plan.rows);
   if (plan.decodes) {
-    const double left = plan.most_rows - plan.prompts;
+    const double left = plan.most_prompts - plan.prompts;
     rows = std::min(rows, std::max(static_cast<int>(left / row_cost(r)), plan.prompts > 0 ? 0 : kFewest));
   }
   const int room = kHostRows - plan.host_rows;
@@ -204,7 +204,7 @@ bool Scheduler::still_lacks_pages(const Request& r) const {
 
 void Scheduler::admit(Plan& plan) {
   const auto has_room = [&] {
-    return plan.rows < plan.most_rows && !(plan.decodes && plan.prompts >= plan.most_rows);
+    return plan.rows < plan.most_rows && !(plan.decodes && plan.prompts >= plan.most_prompts);
   };
   while (std::ssize(running_) < options_.max_batch && has_room()) {
     const std::shared_ptr<Request>* next = next_waiting();
@@ -435,8 +435,8 @@ ScheduledBatch Scheduler::next_batch(bool device_samples, double prompt_rate) {
     if (make_room(*r)) this->plan(r, 1, plan);
   }
   plan.decodes = std::ranges::any_of(running_, [](const auto& r) { return decodes(*r); });
-  plan.most_rows =
-      plan.decodes ? std::min(options_.mixed_rows + plan.rows_ahead, options_.max_rows) : options_.max_rows;
+  plan.most_prompts = plan.decodes ? std::min(options_.mixed_rows, options_.max_rows) : options_.max_rows;
+  plan.most_rows = std::min(plan.most_prompts + plan.rows_ahead, options_.max_rows);
   for (const auto& r : prompts_in_turn()) {
     const int rows = rows_for(*r, plan);
     if (rows <= 0) continue;

@@ -170,6 +170,7 @@ class Scheduler {
     // The device samples, and the host takes the logits of some rows: these are bounded.
     bool device = false;
     int most_rows = 0;              // no prompt's rows are added beyond so many
+    int most_prompts = 0;           // the most of `prompts`
     uint64_t host_rows_before = 0;  // a greater Request::host_row is of this step
     int rows = 0;                   // rows of all parts
     bool decodes = false;           // requests decode

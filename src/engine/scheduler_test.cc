@@ -107,6 +107,20 @@ TEST_F(SchedulerTest, ADeepPromptHasFewerRowsWhereOthersDecode) {
   for (int i = 0; i < kPrompt / kRows; ++i) EXPECT_EQ(rows(step(), alone), kRows);
 }
 
+// Nor do rows that verify a draft which was begun ahead leave a deep prompt more.
+TEST_F(SchedulerTest, ADeepPromptHasNoMoreRowsBesideALongDraft) {
+  constexpr int kRows = 256, kPrompt = 3000, kAhead = 100;
+  open(10000, {.max_rows = 2 * kRows, .mixed_rows = kRows, .keys_as_row = kRows, .max_batch = 4});
+  const auto decodes = submit(3, 900), deep = submit(kPrompt, 2);
+  while (deep->computed < kPrompt / 2) step(true);
+  scheduler_->next_batch(true);
+  decodes->draft.begin_behind(kAhead);
+  const int before = deep->computed;
+  const ScheduledBatch now = scheduler_->next_batch(true);
+  EXPECT_EQ(rows(now, decodes), 1 + kAhead);
+  EXPECT_EQ(rows(now, deep), static_cast<int>(kRows / (1.0 + static_cast<double>(before) / kRows)));
+}
+
 TEST_F(SchedulerTest, RequestsWaitForAPlace) {
   open(100, {.max_rows = 8, .max_batch = 2});
   std::vector<std::shared_ptr<Request>> requests;

@@ -23,7 +23,7 @@ void* allocate(size_t size) {
 
 void* operator new(size_t size) { return allocate(size); }
 void* operator new[](size_t size) { return allocate(size); }
-void* operator new(size_t size, const std::nothrow_t&) noexcept {  // of std::stable_sort
+void* operator new(size_t size, const std::nothrow_t&) noexcept {  // std::stable_sort calls it
   try {
     return allocate(size);
   } catch (const std::bad_alloc&) {

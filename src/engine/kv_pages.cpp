@@ -1,6 +1,7 @@
 #include "engine/kv_pages.h"
 
 #include "base/error.h"
+#include "base/reserve_more.h"
 
 namespace moesaic {
 
@@ -121,7 +122,8 @@ int KvPages::adopt(PageTable& table, std::span<const int32_t> tokens) {
   auto blocks = static_cast<int>(chain.size());
   table.forks.push_back(blocks * layout_.page_tokens);
   while (!window_is_there(chain, blocks)) --blocks;
-  make_room_in(table, blocks, blocks);
+  reserve_more(table.full, static_cast<size_t>(blocks));
+  reserve_more(table.window, static_cast<size_t>(blocks));
   for (int i = 0; i < blocks; ++i) {
     const bool in_window = i >= reach(blocks * layout_.page_tokens);
     table.full.push_back(chain[i]);
@@ -225,7 +227,7 @@ std::vector<KvPlace> KvPages::take_stored(PageTable& table, std::span<const int3
   const int first = reach(blocks * layout_.page_tokens);
   std::vector<KvPlace> places;
   places.reserve(2 * names.size());
-  make_room_in(table, blocks, blocks);
+  table.full.reserve(names.size());
   table.full.assign(chain.begin(), chain.end());
   table.window.assign(static_cast<size_t>(blocks), -1);
   table.cached_blocks = cached;
@@ -323,21 +325,11 @@ void KvPages::give_back_window(int32_t page, bool worthy) {
   windowed_.give_back(page, block_of_[page] < 0 ? kNone : worthy ? kHigh : kLow);
 }
 
-// Behind this the table takes so many pages without memory for itself: a page whose number finds no place
-// would be nobody's.
-void KvPages::make_room_in(PageTable& table, int64_t full, int64_t window) {
-  const auto reserve = [](std::vector<int32_t>& pages, int64_t count) {
-    const auto wanted = static_cast<size_t>(count);
-    if (wanted > pages.capacity()) pages.reserve(std::max(wanted, 2 * pages.capacity()));
-  };
-  reserve(table.full, full);
-  reserve(table.window, window);
-}
-
+// The table has room for its pages before they are taken: a page that could not be added to it would be lost.
 bool KvPages::extend(PageTable& table, int context, int spare) {
   const int lacking = std::max(0, pages_of(context) - static_cast<int>(table.full.size()));
   if (full_.free_pages() < lacking + spare) return false;
-  make_room_in(table, std::ssize(table.full) + lacking, 0);
+  reserve_more(table.full, static_cast<size_t>(lacking));
   for (int i = 0; i < lacking; ++i) table.full.push_back(take_full());
   return true;
 }
@@ -379,7 +371,7 @@ bool KvPages::reserve(PageTable& table, int first, int context, int spare) {
   slide(table, first);
   const int lacking = std::max(0, pages_of(context) - static_cast<int>(table.window.size()));
   if (windowed_.free_pages() < lacking) return false;
-  make_room_in(table, 0, std::ssize(table.window) + lacking);
+  reserve_more(table.window, static_cast<size_t>(lacking));
   if (!extend(table, context, spare)) return false;
   for (int i = 0; i < lacking; ++i) table.window.push_back(take_window());
   return true;

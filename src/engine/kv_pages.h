@@ -138,7 +138,6 @@ class KvPages {
   void tell_stored(int32_t page, std::span<const int32_t> tokens) const;
   void share_window(int32_t full, int32_t& window);
   bool at_fork(const PageTable& table, int block) const;
-  static void make_room_in(PageTable& table, int64_t full, int64_t window);
   int32_t take_full();
   int32_t take_window();
   void give_back_window(int32_t page, bool worthy);

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/reserve_more.h"
+
 namespace moesaic::grammar {
 
 inline uint64_t mixed(uint64_t hash, uint64_t value) {
@@ -41,8 +43,7 @@ class InternedLists {
   }
   // A number of its own, also for a list that is there already, which add() goes on to find.
   int32_t append(std::span<const T> list) {
-    // A list without memory for its end would be a part of the next one.
-    if (ends_.size() == ends_.capacity()) ends_.reserve(2 * ends_.size() + 16);
+    reserve_more(ends_, 1);  // items without an end would belong to the next list
     items_.insert(items_.end(), list.begin(), list.end());
     ends_.push_back(static_cast<uint32_t>(items_.size()));
     return size() - 1;

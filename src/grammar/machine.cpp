@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/reserve_more.h"
+
 namespace moesaic::grammar {
 namespace {
 
@@ -28,9 +30,9 @@ uint32_t Machine::coarse_count(const Caller& caller, uint32_t reach) const {
 }
 
 // The stack with these callers, which are sorted. Those below it are known, and so are their coarse ones.
-// Without memory it has no stack, or one that is its own coarse one.
+// Where memory runs out there is no new stack, or one that counts as its own coarse one.
 Stack Machine::stack_of(std::span<const Caller> callers) {
-  if (about_.size() == about_.capacity()) about_.reserve(2 * about_.size());
+  reserve_more(about_, 1);
   const auto [stack, fresh] = stacks_.add(callers);
   if (!fresh) return stack;
   uint32_t below = 0;

@@ -19,7 +19,7 @@ class Names:
     renamed: another name of one of the function's own arguments, and how a value becomes that argument's.
     ignored: whatever the value, it changes no answer.
     refused: what to use instead; a name that ends in * is the beginning of names. Values that ask for nothing are taken:
-        None, False, 0, what is empty, and those of neutral, among which a function says it of a value.
+        None, False, 0, what is empty, and those of neutral: values, or functions that are true for them.
     """
 
     def __init__(self, *, renamed: Mapping[str, tuple[str, Callable[[str, Any], Any]]] | None = None, ignored: str = "",

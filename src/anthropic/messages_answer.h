@@ -19,8 +19,8 @@ class MessagesAnswer : public openai::Answer {
   struct Options {
     openai::Callable functions;  // text for another recipient is text
     bool thinking = false;       // is shown
-    bool sealed = false;         // it is not, but its blocks come, with the text in their signature
-    int max_tokens = 0;          // 0: the prompt is only read, and the token made behind it is nobody's
+    bool sealed = false;         // its blocks are empty, and their signature holds the text
+    int max_tokens = 0;          // 0: the prompt is only read, and the token behind it is dropped
     int prompt_tokens = 0;       // for a stream's beginning
   };
   MessagesAnswer(const openai::Service& service, Options options);

@@ -106,8 +106,8 @@ Result<std::string> document_text(const Json& block) {
   return text + source + "\n</document>";
 }
 
-// With notes for what the model cannot read, and without what only the server that made it can, or what marks
-// a place for its cache.
+// The value as the model reads it: notes stand for what it cannot read. Encrypted parts, which only the
+// server that made them can read, and the marks of that server's cache are left out.
 Json readable(const Json& value) {
   if (const std::string_view medium = text::medium_of(value); !medium.empty() && !is_text_document(value))
     return text::omitted(medium);
@@ -123,7 +123,7 @@ Json readable(const Json& value) {
   return all;
 }
 
-// A line about a block that is_of_server(). Of a compaction that failed there is none.
+// A line about a block that is_of_server(). A compaction that failed has none.
 std::string line_of(const Json& block) {
   if (block["type"] == "compaction") return string_or(block, "content", "");
   Json said = readable(block);
@@ -206,7 +206,7 @@ class MessageReader {
     text_ += (text_.empty() || text.empty() ? "" : "\n\n") + text;
     return {};
   }
-  // Where the text was omitted it is in the signature.
+  // The signature holds a text that was omitted.
   Status add_thinking(const Json& block) {
     RETURN_IF_ERROR(flush("commentary"));
     std::string text = string_or(block, "thinking", "");

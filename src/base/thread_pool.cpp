@@ -14,7 +14,7 @@ namespace moesaic {
 namespace {
 
 constexpr int kPauses = 32;    // between looks at the clock
-constexpr int kAheadOfL2 = 8;  // the part of a second cache that is fetched ahead: a loop needs the rest
+constexpr int kAheadOfL2 = 8;  // an eighth of a second cache is fetched ahead: the loop needs the rest
 
 // ThreadPool::state_ is odd while workers may join. It wraps: a worker that slept through exactly 2^31 loops
 // misses one. kEnd: there will be no more loops.
@@ -143,7 +143,7 @@ void ThreadPool::expect(std::span<const std::byte* const> parts, int64_t bytes) 
   part_count_.store(std::ssize(parts), std::memory_order_release);
 }
 
-// Until a loop opens after the one that this worker has done.
+// Stops when a loop opens after the one that this worker has done.
 void ThreadPool::fetch_ahead(int thread, uint32_t done) const {
   constexpr int64_t kLine = 64, kLines = 8;  // between looks at the state
   const int64_t parts = part_count_.load(std::memory_order_acquire),

@@ -403,7 +403,7 @@ Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelC
   w.head = c.tied_head && !f.has(names.head) ? w.embed : f.matrix(names.head, c.vocab, c.hidden);
   for (int i = 0; i < c.layers && f.status().ok(); ++i) w.layers.push_back(names.read_layer(f, c, i));
   const auto stem = [](std::string_view name) { return name.substr(0, name.rfind('.')); };
-  // A GGUF's tensors of rope_freqs and their kind change the frequencies.
+  // Tensors such as a GGUF's rope_freqs change RoPE's frequencies.
   f.refuse_untaken({names.layer, stem(names.embed), stem(names.norm), stem(names.head), "rope_"});
   RETURN_IF_ERROR(f.status());
   w.release = [map, prefix = std::string(names.layer)](int layer) {

@@ -14,8 +14,8 @@ Status widen(TensorMap& tensors);
 std::vector<std::string> widened_formats(const std::vector<TensorInfo>& tensors);
 
 // Devices join a layer's q, k and v. Where a file has them in several formats they become BF16, in memory, if
-// that holds all of their values, else F32. buffers: keep them. Gives a line for people; empty: there were
-// none.
+// that holds all of their values, else F32. buffers: they keep the memory. Gives a line for people;
+// empty: nothing was converted.
 Result<std::string> unify_qkv(std::vector<LayerWeights>& layers, const std::string& file,
                               std::vector<Buffer>& buffers);
 

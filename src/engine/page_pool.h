@@ -10,7 +10,7 @@
 
 namespace moesaic {
 
-// Only its constructor takes memory.
+// The constructor allocates all memory, so that no other call fails for lack of it.
 class PagePool {
  public:
   // The state of a page without holders: it is empty, or idle; the idle page of least worth is reused

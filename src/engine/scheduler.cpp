@@ -162,8 +162,8 @@ void Scheduler::want_prompt_rows(const std::shared_ptr<Request>& request, int fi
   }
 }
 
-// Requests that fetch the same windows have more pages for them than they will: the rows wait until one has
-// arrived.
+// Requests that fetch the same windows each hold pages for them until they have arrived. Where too few pages
+// are left meanwhile, the rows wait.
 void Scheduler::plan(const std::shared_ptr<Request>& request, int rows, Plan& plan) {
   Request& r = *request;
   const int ahead = r.draft.rows_ahead();

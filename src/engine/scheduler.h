@@ -57,7 +57,8 @@ class Scheduler {
   static constexpr int kHostRows = 64;
   struct Options {
     int max_rows = 512;  // most rows of a step, at least max_batch
-    // A step in which requests decode gets no prompt's rows beyond so many in all, but for drafts.
+    // A step in which requests decode gets prompts' rows until it has so many. Rows of drafts that were begun
+    // ahead do not count.
     int mixed_rows = 512;
     // Such a step lasts as long for a prompt that is deep already: a row behind so many keys counts as two,
     // one behind twice as many as three. Infinite: all rows count the same.

@@ -68,8 +68,8 @@ class SchemaCases {
   // Made from other keywords.
   Ways one_of(const Json& members);
   const Json* schema_of_types(unsigned types);
-  // Does no value of these types satisfy both? Types of which the keywords of neither speak satisfy both
-  // where something else lets them in: they are taken out of `types` first, where that may be enough.
+  // True if no value of `types` satisfies both. A value of a type that the keywords of neither speak of
+  // satisfies both, so such types are taken out of `types` first, where that may tell the two apart.
   bool told_apart(const Json* one, const Json* other, unsigned& types);
   Json only(const Json& members, size_t which, bool& enforced);
   Ways if_then_else(const Json& schema);

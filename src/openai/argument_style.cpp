@@ -19,7 +19,7 @@ struct Style {
 
 // Python's json.dumps without and with indent=2.
 constexpr std::array<Style, 2> kStyles = {{{"_sp", ", ", ""}, {"_ln", ",", "\n"}}};
-// Further in, lines of small values would make many times their bytes: there is no style.
+// Deeper values are compact: with lines of their own, small ones would take many times their bytes.
 constexpr size_t kMostIndent = 16;
 
 // line: Style::line, as deep as the value is.

@@ -42,8 +42,8 @@ class Products {
   // or null.
   void linear(const PackedMatrix& m, const float* x, int rows, const Store& to,
               const PackedMatrix* next = nullptr);
-  // The pool's threads fetch ahead from this matrix, or these sections of it, which a product of so many rows
-  // will read next; from nothing where the rows are many, or it is null.
+  // Tells the pool's threads what a product of so many rows reads next: m, or these sections of it. They
+  // fetch nothing ahead where m is null, and for many rows, which are bound by arithmetic.
   void expect(const PackedMatrix* m, int rows, std::span<const int32_t> sections = {});
   // y += up (down x), of dense matrices.
   void add_low_rank(const PackedLowRank& low, const float* x, int64_t stride, int rows, float* y,

@@ -88,15 +88,19 @@ bool Connection::has_begun() {
 }
 
 // Between requests a connection may be idle for long; the first one, and a header from its first byte on,
-// have their own limit.
+// have their own limit. An idle connection ends when the server begins to: a proxy that keeps it would send
+// requests here that another server can take.
 asio::awaitable<bool> Connection::await_request() {
   if (buffer_.capacity() > 2 * kFirstRead) buffer_.shrink_to_fit();
   if (has_begun()) co_return true;
   const Limits& limits = app_.options.limits;
-  timed_->expires_after(std::exchange(first_, false) ? limits.header_time : limits.idle_time);
+  const bool idle = !std::exchange(first_, false);
+  timed_->expires_after(idle ? limits.idle_time : limits.header_time);
+  const std::stop_token at_end = idle ? app_.draining.get_token() : std::stop_token();
+  const std::stop_callback at_drain(at_end, timed_->over_now());
   bool some = true;
   while (some && !has_begun()) some = co_await read_more(kFirstRead);
-  co_return some;
+  co_return has_begun();  // bytes may have come at the last moment
 }
 
 void Connection::begin_request() {

@@ -538,6 +538,23 @@ class Start(unittest.TestCase):
         self.assertEqual(request["status"], 200)
         self.assertGreater(request["generated_tokens"], 0)
 
+    def test_drain_ends_idle_connections(self):
+        """A proxy keeps them, and would send requests here that another server can take."""
+        server = Served("--header-timeout", 60, context=16384).wait_ready()
+        body = json.dumps(ask(max_tokens=15000, ignore_eos=True, stream=True)).encode()
+        stream, idle, new = (socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(3))
+        with stream, idle, new:
+            stream.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (CHAT.encode(), len(body), body))
+            self.assertIn(b" 200 OK", stream.recv(65536))
+            health = b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            idle.sendall(health)
+            self.assertIn(b" 200 OK", idle.recv(65536))
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(idle.recv(65536), b"")
+            new.sendall(health)   # its first request is on its way
+            self.assertIn(b" 503 ", new.recv(65536))
+        self.assertEqual(server.stop()[0], 0)
+
     def test_log_of_clients_that_left(self):
         """It counts what was computed for them."""
         server = Served(context=8192).wait_ready()

@@ -239,9 +239,8 @@ asio::awaitable<bool> Connection::not_received() {
   co_return false;
 }
 
-bool Connection::is_preflight() const {
-  return request_.method == "OPTIONS" && (!request_.origin.empty() || request_.path == "*");
-}
+// OPTIONS that no page sends are answered as well: HAProxy asks so whether a server is there.
+bool Connection::is_preflight() const { return request_.method == "OPTIONS"; }
 
 HttpAnswer Connection::preflight() const {
   HttpAnswer answer{.status = 204, .content_type = ""};

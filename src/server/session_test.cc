@@ -186,6 +186,8 @@ TEST_F(SessionTest, Targets) {
   expect(get(kHost, "http://other.example/health") + kNext, "403 200 ");
   expect(get("Host: other.example\r\n", "http://localhost/health"), "200 ");
   expect("OPTIONS * HTTP/1.1\r\n" + kHost + "\r\n" + kNext, "204 200 ");
+  expect("OPTIONS / HTTP/1.0\r\n\r\n", "204 ");
+  expect("OPTIONS /v1/models HTTP/1.1\r\n" + kHost + "\r\n" + kNext, "204 200 ");
   expect("CONNECT localhost:80 HTTP/1.1\r\n" + kHost + "\r\n" + kNext, "400 ");
   const std::string other = talk({"PUT /v1/models HTTP/1.1\r\n" + kHost + "\r\n"});
   EXPECT_EQ(statuses_of(other), "405 ");

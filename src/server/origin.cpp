@@ -52,7 +52,9 @@ bool is_local_name(std::string_view name) {
   return iequals(name, "localhost") || iequals(name, kSuffix);
 }
 
-// The names that mean this machine, the address that it listens on, and what --allowed-host adds.
+// The names that mean this machine, the address that it listens on, and what --allowed-host adds. A server
+// that others reach may be called by any address, as Kubernetes' probes do: only a name can be made to
+// resolve to it.
 bool is_own_host(std::string_view text, const ServerOptions& options) {
   const HostPort given = split(text);
   const auto listed = [&](const std::string& entry) {
@@ -62,8 +64,8 @@ bool is_own_host(std::string_view text, const ServerOptions& options) {
       std::any_of(options.allowed_hosts.begin(), options.allowed_hosts.end(), listed))
     return true;
   boost::system::error_code error, unbound;
-  const auto address = address_of(given.host, error);
-  return !error && (address.is_loopback() || address == address_of(options.address, unbound));
+  const auto address = address_of(given.host, error), own = address_of(options.address, unbound);
+  return !error && (address.is_loopback() || address == own || !own.is_loopback());
 }
 
 bool checks_host(const ServerOptions& options) {

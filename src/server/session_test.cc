@@ -341,6 +341,8 @@ TEST_F(SessionTest, OnlyOwnNamesAreAnsweredWhereTheAddressIsLocal) {
   options_.address = "0.0.0.0";
   app_.reset();
   expect(get("Host: x.moe.example\r\n"), "403 ");
+  for (const char* host : {"10.1.2.3:8080", "[fd00::1]:8080"})
+    expect(get("Host: " + std::string(host) + "\r\n"), "200 ");
   options_.allowed_hosts.clear();
   app_.reset();
   expect(get("Host: x.moe.example\r\n"), "200 ");

@@ -21,6 +21,15 @@ Callback& callback() {
   return one;
 }
 
+struct NoticeSink {
+  std::mutex mutex;
+  std::function<void(const std::string&)> take;
+};
+NoticeSink& notice_sink() {
+  static NoticeSink& one = *new NoticeSink;  // as above
+  return one;
+}
+
 thread_local bool in_callback = false;  // this thread holds the mutex
 
 }  // namespace
@@ -58,11 +67,17 @@ void debug(const std::string& line) {
 }
 
 void set_notices(bool on) { notices_on = on; }
+void set_notice_sink(std::function<void(const std::string&)> take) {
+  const std::lock_guard lock(notice_sink().mutex);
+  notice_sink().take = std::move(take);
+}
 // Names of files may hold anything.
 void notice(std::string line) {
   std::ranges::replace_if(
       line, [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');
   if (has_callback) return log(LogLevel::kWarning, line);
+  const std::lock_guard lock(notice_sink().mutex);
+  if (notice_sink().take) return notice_sink().take(line);
   if (notices_on) std::fprintf(stderr, "moesaic: %s\n", line.c_str());
 }
 

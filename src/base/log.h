@@ -1,6 +1,7 @@
 // Lines beside the results: to the callback of moesaic/log.h, else, where asked for, to standard error.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "moesaic/log.h"
@@ -17,6 +18,9 @@ void debug(const std::string& line);
 // program, once at start-up).
 void set_notices(bool on);
 void notice(std::string line);
+// Gives these lines to `take` instead of standard error, whose reader a thread may have to wait for; null:
+// they are printed again.
+void set_notice_sink(std::function<void(const std::string& line)> take);
 // To the callback, if there is one.
 void log(LogLevel level, const std::string& line);
 

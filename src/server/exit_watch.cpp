@@ -7,6 +7,8 @@
 #include <string_view>
 #include <thread>
 
+#include "server/request_log.h"
+
 namespace moesaic::server {
 namespace {
 
@@ -20,7 +22,9 @@ void ExitWatch::State::run() {
   std::unique_lock lock(mutex);
   while (!off && Clock::now() < time) changed.wait_until(lock, time);
   if (off) return;
-  [[maybe_unused]] const ssize_t ignored = write(log.get(), kLine.data(), kLine.size());
+  if (has_room(log.get())) {
+    [[maybe_unused]] const ssize_t ignored = write(log.get(), kLine.data(), kLine.size());
+  }
   std::_Exit(kStatus);
 }
 

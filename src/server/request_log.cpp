@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "openai/fields.h"
 
 namespace moesaic::server {
@@ -29,12 +30,6 @@ std::string now() {
 constexpr size_t kMostText = 512;
 constexpr size_t kMostMethod = 32;
 
-// Nobody waits for a log that is read too slowly.
-bool has_room(int file) {
-  pollfd wanted{.fd = file, .events = POLLOUT, .revents = 0};
-  return poll(&wanted, 1, 0) != 0;
-}
-
 double ms_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
   return static_cast<double>(std::chrono::duration_cast<std::chrono::microseconds>(to - from).count()) / 1000;
 }
@@ -52,7 +47,14 @@ std::string text_of(const openai::Json& json) {
 
 }  // namespace
 
+// Nobody waits for a log that is read too slowly.
+bool has_room(int file) {
+  pollfd wanted{.fd = file, .events = POLLOUT, .revents = 0};
+  return poll(&wanted, 1, 0) != 0;
+}
+
 RequestLog::~RequestLog() {
+  if (takes_notices_) set_notice_sink({});
   if (!path_.empty()) close(file_);
 }
 
@@ -64,6 +66,11 @@ Status RequestLog::open(const std::string& path) {
   path_ = path;
   file_ = file;
   return {};
+}
+
+void RequestLog::take_notices() {
+  takes_notices_ = true;
+  set_notice_sink([this](const std::string& line) { event("notice", line); });
 }
 
 void RequestLog::write(std::string line) {

@@ -11,6 +11,9 @@
 
 namespace moesaic::server {
 
+// True if a line can be written to the file without waiting for whoever reads it.
+bool has_room(int file);
+
 // Any thread may use it once it is open. A line that cannot be written (full disk, closed pipe) is lost; the
 // request is not. If the log is a file, standard error reports that once for each series of lost lines.
 class RequestLog {
@@ -21,6 +24,8 @@ class RequestLog {
   RequestLog& operator=(const RequestLog&) = delete;
 
   Status open(const std::string& path);  // appends
+  // Logs what notice() has to tell as an event, for as long as the log is there: nobody waits for its reader.
+  void take_notices();
   void request(const HttpRequest& request, const RequestRecord& record);
   void event(std::string_view event, std::string_view detail = {});
   // Logs an event "error". For places that must not throw.
@@ -34,6 +39,7 @@ class RequestLog {
   void write(std::string line);
   void lose(int reason);
 
+  bool takes_notices_ = false;
   std::string path_;  // empty: standard error
   int file_ = 2;
   std::atomic<uint64_t> failures_ = 0;

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
+
 namespace moesaic::server {
 namespace {
 
@@ -58,6 +60,16 @@ TEST_F(PipeLog, WhatIsFromOutsideHasNoControlCharacters) {
   const std::string line = read();
   EXPECT_TRUE(std::all_of(line.begin(), line.end() - 1, [](char c) { return c >= ' ' && c <= '~'; })) << line;
   EXPECT_EQ(nlohmann::json::parse(line)["detail"], path.substr(0, path.size() - 1) + "\xEF\xBF\xBD");
+}
+
+TEST_F(PipeLog, ANoticeIsAnEventAndWaitsForNoReader) {
+  log_.take_notices();
+  for (int i = 0; i < 1000; ++i) notice(std::string(400, 'x'));  // more than a pipe holds
+  std::istringstream there(read());
+  std::string line;
+  ASSERT_TRUE(std::getline(there, line));
+  EXPECT_EQ(nlohmann::json::parse(line)["event"], "notice");
+  EXPECT_EQ(nlohmann::json::parse(line)["detail"], std::string(400, 'x'));
 }
 
 TEST_F(PipeLog, LostLinesAreCountedOnce) {

@@ -289,6 +289,7 @@ Result<std::unique_ptr<Server>> Server::create(ServerOptions options, Open open)
   auto impl = std::make_unique<Impl>(std::move(options), std::move(open));
   App& app = impl->app;
   if (!app.options.log_file.empty()) RETURN_IF_ERROR(app.log.open(app.options.log_file));
+  app.log.take_notices();
   if (!app.options.stored_folder.empty()) {
     ASSIGN_OR_RETURN(auto folder, openai::ResponseFolder::open(app.options.stored_folder));
     RETURN_IF_ERROR(app.responses.keep_in(std::move(folder)));

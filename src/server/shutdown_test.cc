@@ -154,6 +154,22 @@ TEST_F(ShutdownTest, AnEarlierTimeReplacesTheFirst) {
       testing::ExitedWithCode(1), "the time to shut down is over");
 }
 
+TEST_F(ShutdownTest, ALogThatNobodyReadsHoldsUpNoEnd) {
+  EXPECT_EXIT(
+      {
+        alarm(kAlarm);
+        int ends[2];
+        if (pipe2(ends, O_NONBLOCK | O_CLOEXEC) != 0) std::_Exit(2);
+        while (write(ends[1], "x", 1) == 1) {
+        }
+        fcntl(ends[1], F_SETFL, 0);
+        ExitWatch watch;
+        watch.end_at(Clock::now(), ends[1]);
+        never_return();
+      },
+      testing::ExitedWithCode(ExitWatch::kStatus), "");
+}
+
 // Ends with 0 if no file is left of it. Its thread holds one until it ends; threads are not counted, as a
 // sanitizer may have one of its own.
 [[noreturn]] void call_off_a_watch() {

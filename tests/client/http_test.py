@@ -581,6 +581,20 @@ class Start(unittest.TestCase):
         server.process.send_signal(signal.SIGTERM)
         self.assertEqual(server.process.wait(60), 0)
 
+    def test_a_failing_disk_beside_a_pipe_nobody_reads(self):
+        """What the server tells of the disk waits for the pipe's reader no more than its log does."""
+        with tempfile.TemporaryDirectory() as folder:
+            server = Served("--stored-responses", folder).wait_ready()
+            for _ in range(450):
+                server.call("GET", "/version")
+            hard = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)[1]
+            for i in range(100):
+                resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (hard if i % 2 else 0, hard))
+                self.assertEqual(server.post("/v1/responses", {"input": "hi", "max_output_tokens": 16})[0], 200)
+                time.sleep(0.01)   # it is written meanwhile
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(60), 0)
+
     def test_a_log_that_may_not_grow_ends_no_server(self):
         with tempfile.TemporaryDirectory() as folder:
             log = pathlib.Path(folder, "log")

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <array>
+#include <exception>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -242,14 +244,22 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
        .retire_graphs = [this] { return graphs_.retire("taps", stream_); }}};
 };
 
+// An exception is an error of the op's: one that left the step would leave it half launched, and its stream
+// capturing.
 template <typename Body>
 void CudaBackend::timed(Op op, int layer, double bytes, double flops, Body&& body) {
   profile_[op].calls += 1, profile_[op].bytes += bytes, profile_[op].flops += flops;
   if (graphs_.replaying() || !fault_status_.ok()) return;
   const DeviceGuard guard(options_.device);
   const LaunchLog::Scope scope(launches_, kOpNames[op]);
-  if (timed_) fault_status_ = timer_.mark({op, layer, bytes, flops}, stream_);
-  if (fault_status_.ok()) fault_status_ = body();
+  try {
+    if (timed_) fault_status_ = timer_.mark({op, layer, bytes, flops}, stream_);
+    if (fault_status_.ok()) fault_status_ = body();
+  } catch (const std::bad_alloc&) {
+    fault_status_ = Status(StatusCode::kOutOfMemory, "out of memory");
+  } catch (const std::exception& e) {
+    fault_status_ = Status(StatusCode::kInternal, e.what());
+  }
 }
 
 }  // namespace moesaic::cuda

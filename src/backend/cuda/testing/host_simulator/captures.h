@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <map>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct Captures {
   // So many allocations of memory, the device's and page-locked, before all fail; below 0: none does.
   int allocations_left = -1;
   int cooperative_left = -1;   // so many cooperative launches before one that fails; below 0: none does
+  int launches_left = -1;      // so many launches before one that throws; below 0: none does
+  int copies_left = -1;        // so many asynchronous copies before one that fails; below 0: none does
   bool refuses_locks = false;  // memory that is there cannot be page-locked
   bool hangs = false;          // streams never end what they have
 
@@ -33,6 +36,10 @@ struct Captures {
   }
 
   bool may_launch_together() { return cooperative_left < 0 || cooperative_left-- > 0; }
+  bool may_copy() { return copies_left < 0 || copies_left-- > 0; }
+  void begin_launch() {
+    if (launches_left >= 0 && launches_left-- == 0) throw std::bad_alloc();
+  }
 
   // The graph is gone, with its executables.
   void destroy(unsigned long long graph) {

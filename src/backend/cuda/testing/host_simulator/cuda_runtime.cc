@@ -89,15 +89,17 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  if (!captures().may_copy()) return cudaErrorMemoryAllocation;
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind kind, cudaStream_t) {
-  for (size_t row = 0; row < height; ++row)
-    cudaMemcpyAsync(static_cast<std::byte*>(to) + row * to_pitch,
-                    static_cast<const std::byte*>(from) + row * from_pitch, width, kind, nullptr);
-  return cudaSuccess;
+  cudaError_t code = cudaSuccess;
+  for (size_t row = 0; row < height && code == cudaSuccess; ++row)
+    code = cudaMemcpyAsync(static_cast<std::byte*>(to) + row * to_pitch,
+                           static_cast<const std::byte*>(from) + row * from_pitch, width, kind, nullptr);
+  return code;
 }
 cudaError_t cudaHostRegister(void*, size_t, unsigned) {
   return captures().refuses_locks ? cudaErrorMemoryAllocation : cudaSuccess;
@@ -154,6 +156,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
   if (captures().no_begin) return cudaErrorStreamCaptureUnsupported;
+  if (captures().id > 0) return cudaErrorIllegalState;
   static unsigned long long next = 1 << 20;
   return captures().id = next++, cudaSuccess;
 }

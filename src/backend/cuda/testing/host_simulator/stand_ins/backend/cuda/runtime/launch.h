@@ -21,6 +21,7 @@ inline constexpr size_t kAtOnceBytes = 100 << 10;
 template <typename... Params, typename... Args>
 static Status launch_clusters(int cluster, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
                               cudaStream_t, Args&&... args) {
+  on_host::captures().begin_launch();
   const bool ended = on_host::run_at_once(
       grid.x, static_cast<int>(block.x), on_host::shared_memory.first(shared),
       [&] { kernel(Params(args)...); }, static_cast<unsigned>(cluster));
@@ -29,6 +30,7 @@ static Status launch_clusters(int cluster, void (*kernel)(Params...), dim3 grid,
 template <typename... Params, typename... Args>
 static Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t,
                      Args&&... args) {
+  on_host::captures().begin_launch();
   if (grid.x * grid.y * grid.z == 0 || block.x == 0 || block.x > 1024)
     return Status(StatusCode::kInternal, "a grid or block of no or too many threads");
   const std::function<void()> run = [&] { kernel(Params(args)...); };

@@ -85,13 +85,16 @@ Status HotSlots::put(const HotExperts::Exchange& e, int expert, int slot) {
       "moe");
 }
 
+// After an error the place stays nobody's: it may have a part of the one that was to come.
 Status HotSlots::begin_exchange(const HotExperts::Exchange& e) {
   hot_->leave(e);
-  under_way_ = e;
   RETURN_IF_ERROR(put(e, e.leaves, -1));
   RETURN_IF_ERROR(check(cudaEventRecord(left_, stream_), "moe"));
   RETURN_IF_ERROR(experts_->wait_before_bringing(left_));
-  return experts_->bring_expert(e.layer, e.comes, model_->hot[static_cast<size_t>(e.layer)], e.slot, there_);
+  RETURN_IF_ERROR(
+      experts_->bring_expert(e.layer, e.comes, model_->hot[static_cast<size_t>(e.layer)], e.slot, there_));
+  under_way_ = e;
+  return {};
 }
 
 Status HotSlots::end_exchange() {

@@ -220,7 +220,8 @@ std::vector<KvPlace> KvPages::adopt_stored(PageTable& table, std::span<const int
   return places;
 }
 
-// Pages of the cache are held before others are taken, which may have to be evicted.
+// Pages of the cache are held before others are taken, which may have to be evicted. Nothing may throw
+// between the table's getting these and their being held: a table gives back what it has.
 std::vector<KvPlace> KvPages::take_stored(PageTable& table, std::span<const int32_t> chain,
                                           std::span<const Hash128> names) {
   const auto blocks = static_cast<int>(names.size()), cached = static_cast<int>(chain.size());
@@ -228,8 +229,8 @@ std::vector<KvPlace> KvPages::take_stored(PageTable& table, std::span<const int3
   std::vector<KvPlace> places;
   places.reserve(2 * names.size());
   table.full.reserve(names.size());
-  table.full.assign(chain.begin(), chain.end());
   table.window.assign(static_cast<size_t>(blocks), -1);
+  table.full.assign(chain.begin(), chain.end());
   table.cached_blocks = cached;
   for (int i = 0; i < cached; ++i) {
     full_.hold(chain[i]);

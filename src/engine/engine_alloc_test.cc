@@ -161,6 +161,31 @@ TEST(EngineAlloc, ABeginningFromTheStoreIsTakenWholeOrNotAtAll) {
   EXPECT_GT(failed, 10);
 }
 
+TEST(EngineAlloc, AStateThatIsNotSavedOrLoadedKeepsNoPage) {
+  Harness run(false, {.context = 400, .max_rows = 64, .kv_tokens = 512});
+  const KvState state = run.engine.kv_state(1);
+  const Request& r = run.submit(300, {.max_tokens = 1});
+  ASSERT_TRUE(run.engine.run_to_end().ok());
+  std::string bytes = save_prefix(state, r.tokens).value();
+  seal_saved(bytes);
+  const std::vector<int32_t> tokens = read_saved(state, bytes).value();
+  int failed = 0;
+  for (int allocation = 1; allocation < 200; ++allocation) {
+    for (const std::string salt : {"", "another"}) {
+      allocations_left = allocation;
+      try {
+        static_cast<void>(salt.empty() ? save_prefix(state, tokens).status()
+                                       : load_prefix(state, bytes, tokens, salt));
+      } catch (const std::bad_alloc&) {
+        ++failed;
+      }
+      allocations_left = 0;
+      run.engine.scheduler().check();
+    }
+  }
+  EXPECT_GT(failed, 20);
+}
+
 // A real model's steps, any of whose allocations may fail on any thread.
 TEST(EngineAlloc, AModelsStepWithoutMemoryChangesNoLaterAnswer) {
   const ModelConfig config = small_config(2);

@@ -71,12 +71,22 @@ size_t pages_bytes(const KvState& s, size_t tokens) {
   return count * s.backend->kv_page_bytes();
 }
 
-// Holds what the prefix cache has of `tokens`, all of them included.
-int adopt(KvPages& pages, std::span<const int32_t> tokens, PageTable& table) {
-  std::vector<int32_t> longer(tokens.begin(), tokens.end());
-  longer.push_back(0);  // adopt() leaves the last token out
-  return pages.adopt(table, longer);
-}
+// Pages that are held as long as it lives.
+struct HeldPages {
+  HeldPages(KvPages& of, const std::string& salt) : pages(of), table{.salt = salt} {}
+  ~HeldPages() { pages.release(table); }
+  HeldPages(const HeldPages&) = delete;
+  HeldPages& operator=(const HeldPages&) = delete;
+  // Holds what the prefix cache has of `tokens`, all of them included.
+  int adopt(std::span<const int32_t> tokens) {
+    std::vector<int32_t> longer(tokens.begin(), tokens.end());
+    longer.push_back(0);  // KvPages::adopt() leaves the last token out
+    return pages.adopt(table, longer);
+  }
+
+  KvPages& pages;
+  PageTable table;
+};
 
 Status read_pages(const KvState& s, const PageTable& table, std::span<std::byte> out) {
   const size_t bytes = s.backend->kv_page_bytes();
@@ -165,41 +175,33 @@ size_t most_saved_bytes(const KvState& s) {
 }
 
 int cached_prefix(const KvState& s, std::span<const int32_t> tokens, const std::string& salt) {
-  if (s.pages == nullptr) return 0;
-  PageTable table{.salt = salt};
-  const int cached = adopt(*s.pages, tokens, table);
-  s.pages->release(table);
-  return cached;
+  return s.pages == nullptr ? 0 : HeldPages(*s.pages, salt).adopt(tokens);
 }
 
 Result<std::string> save_prefix(const KvState& s, std::span<const int32_t> tokens, const std::string& salt) {
   RETURN_IF_ERROR(check_possible(s));
-  PageTable table{.salt = salt};
-  const int cached = adopt(*s.pages, tokens, table);
-  Result<std::string> bytes =
-      cached > 0 ? save(s, tokens.first(cached), table)
-                 : Result<std::string>(error(StatusCode::kNotFound,
-                                             "the prefix cache holds no whole page of these {} tokens: run a "
-                                             "request that begins with them first",
-                                             tokens.size()));
-  s.pages->release(table);
-  return bytes;
+  HeldPages held(*s.pages, salt);
+  const int cached = held.adopt(tokens);
+  if (cached > 0) return save(s, tokens.first(cached), held.table);
+  return error(StatusCode::kNotFound,
+               "the prefix cache holds no whole page of these {} tokens: run a request that begins with them "
+               "first",
+               tokens.size());
 }
 
 Status load_prefix(const KvState& s, std::string_view bytes, std::span<const int32_t> tokens,
                    const std::string& salt) {
   const auto count = static_cast<int>(tokens.size());
   if (cached_prefix(s, tokens, salt) == count) return {};
-  PageTable table{.salt = salt};
-  if (!s.pages->reserve_computed(table, count))
+  HeldPages held(*s.pages, salt);
+  if (!s.pages->reserve_computed(held.table, count))
     return error(StatusCode::kOutOfMemory,
                  "the KV cache has no room for {} more tokens: enlarge it (--kv-tokens)", count);
   const std::string_view pages = bytes.substr(sizeof(Header) + tokens.size_bytes());
-  if (s.loaded) s.loaded(table.full);
-  Status status = write_pages(s, table, std::as_bytes(std::span(pages)));
-  if (status.ok()) s.pages->cache_blocks(table, tokens);
-  s.pages->release(table);
-  return status;
+  if (s.loaded) s.loaded(held.table.full);
+  RETURN_IF_ERROR(write_pages(s, held.table, std::as_bytes(std::span(pages))));
+  s.pages->cache_blocks(held.table, tokens);
+  return {};
 }
 
 }  // namespace moesaic

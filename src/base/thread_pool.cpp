@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <system_error>
+#include <exception>
 
 #include "base/default_floats.h"
 #include "base/error.h"
@@ -69,7 +69,7 @@ ThreadPool::ThreadPool(const ThreadPlan& plan, int64_t spin_ns)
   workers_.reserve(plan.threads);
   try {
     for (int i = 1; i < plan.threads; ++i) workers_.emplace_back([this, i] { work(i); });
-  } catch (const std::system_error&) {  // a limit on processes or memory: those that there are do the work
+  } catch (const std::exception&) {  // a limit on processes or memory: those that there are do the work
   }
 }
 

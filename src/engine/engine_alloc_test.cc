@@ -186,6 +186,21 @@ TEST(EngineAlloc, AStateThatIsNotSavedOrLoadedKeepsNoPage) {
   EXPECT_GT(failed, 20);
 }
 
+TEST(EngineAlloc, AThreadPoolWithoutMemoryHasFewerThreads) {
+  const ThreadPlan plan{.threads = 4, .cpus = 4, .nodes = {{.threads = 4}}};
+  int fewer = 0;
+  for (int allocation = 1; allocation < 30; ++allocation) {
+    allocations_left = allocation;
+    try {
+      const ThreadPool pool(plan);
+      fewer += pool.threads() < 4 ? 1 : 0;
+    } catch (const std::bad_alloc&) {
+    }
+    allocations_left = 0;
+  }
+  EXPECT_GT(fewer, 0);
+}
+
 // A real model's steps, any of whose allocations may fail on any thread.
 TEST(EngineAlloc, AModelsStepWithoutMemoryChangesNoLaterAnswer) {
   const ModelConfig config = small_config(2);

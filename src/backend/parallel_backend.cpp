@@ -169,9 +169,12 @@ class ParallelBackend final : public Backend {
     std::vector<Profiler*> profilers;
     for (const auto& rank : ranks_->backends) profilers.push_back(rank->profiler());
     if (std::ranges::count(profilers, nullptr) == 0) profiler_.emplace(std::move(profilers));
-    for (size_t rank = 0; rank < count(); ++rank) threads_.emplace_back(work, ranks_, static_cast<int>(rank));
   }
   ~ParallelBackend() override;
+  // Throws where the system gives no thread; the destructor then ends those that there are.
+  void start() {
+    for (size_t rank = 0; rank < count(); ++rank) threads_.emplace_back(work, ranks_, static_cast<int>(rank));
+  }
 
   BackendCaps caps() const override;
   DeviceInfo device() const override;
@@ -472,7 +475,9 @@ Status ParallelBackend::edit_rows(std::span<const EditedRow> rows) {
 
 std::unique_ptr<Backend> make_parallel_backend(std::vector<std::unique_ptr<Backend>> ranks,
                                                std::shared_ptr<Exchange> exchange, const RankManner& manner) {
-  return std::make_unique<ParallelBackend>(std::move(ranks), std::move(exchange), manner);
+  auto backend = std::make_unique<ParallelBackend>(std::move(ranks), std::move(exchange), manner);
+  backend->start();
+  return backend;
 }
 
 }  // namespace moesaic

@@ -2,6 +2,8 @@
 #include "backend/parallel_backend.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -9,6 +11,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -170,6 +173,28 @@ TEST_F(ParallelBackendTest, ARankMayLoadForLongerThanAStepTakes) {
   EXPECT_NE(step().message().find("did not end a step"), std::string::npos);
   backend_.reset();
   release_.set_value();
+}
+
+// A user with few processes: some of the threads can be started.
+TEST(ParallelBackendLimit, ThreadsThatCannotBeStartedAreAnError) {
+  const auto make = [] {
+    const rlimit few{.rlim_cur = 3, .rlim_max = 3};
+    // Root has no such limit. Where it may not become another user, there is nothing to try.
+    if ((getuid() == 0 && setuid(54321) != 0) || setrlimit(RLIMIT_NPROC, &few) != 0) std::_Exit(0);
+    constexpr int kRanks = 8;
+    const auto exchange = std::make_shared<Exchange>(kRanks, kShort);
+    std::vector<std::unique_ptr<Backend>> backends;
+    for (int rank = 0; rank < kRanks; ++rank)
+      backends.push_back(
+          std::make_unique<TestRank>(RankPlace{{rank, kRanks}, exchange}, std::shared_future<void>()));
+    try {
+      make_parallel_backend(std::move(backends), exchange);
+    } catch (const std::system_error&) {
+      std::_Exit(TestRank::alive == 0 ? 0 : 2);
+    }
+    std::_Exit(1);
+  };
+  EXPECT_EXIT(make(), testing::ExitedWithCode(0), "");
 }
 
 TEST_F(ParallelBackendTest, EveryRankForgetsItsSteps) {

@@ -198,11 +198,7 @@ class LateBackend final : public Backend {
       const int32_t first = tokens[i];
       const DeviceSampling& params = step.batch.sampling[i];
       const auto change = std::ranges::find(edited, static_cast<int32_t>(i), &EditedRow::row);
-      if (change != edited.end()) {
-        tokens[i] = sample(first, *change);
-      } else if (params.temperature > 0) {
-        tokens[i] += static_cast<int32_t>(params.uniform * kChoices);
-      }
+      tokens[i] = change != edited.end() ? sample(first, *change) : sample(first, {.sampling = params});
       sampled.push_back({.token = tokens[i]});
       if (params.logprobs < 0) continue;
       std::vector<float> logits(kVocab);
@@ -228,8 +224,7 @@ class LateBackend final : public Backend {
 };
 
 struct Harness {
-  ModelConfig config{
-      .layers = 2, .vocab = kVocab, .window = 64, .sliding = {true, false}, .max_context = 2048};
+  ModelConfig config;
   LateBackend backend;
   Engine engine;
   std::string client;  // for requests that are submitted from now on
@@ -248,9 +243,11 @@ struct Harness {
         .value();
   }
   // head: drafts come from the backend's draft head.
-  // edits: the backend changes logits before it samples.
-  Harness(bool samples, const EngineOptions& options, bool head = false, bool edits = false)
-      : backend(samples), engine(make(backend, config, options, head, edits)) {}
+  // edits: the backend changes logits before it samples. window: of the sliding layers, in tokens.
+  Harness(bool samples, const EngineOptions& options, bool head = false, bool edits = false, int window = 64)
+      : config{.layers = 2, .vocab = kVocab, .window = window, .sliding = {true, false}, .max_context = 2048},
+        backend(samples),
+        engine(make(backend, config, options, head, edits)) {}
 
   // Blocks outlive their pages from here on; before any request.
   // The store has several readers on any machine, and time for what it reads.

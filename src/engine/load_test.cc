@@ -1,7 +1,10 @@
 // Requests of every kind in company, with too few pages, shared beginnings, cancellations and faults: each
 // gives the tokens that it gives alone, and after every step each page is accounted for.
+#include <array>
+#include <deque>
 #include <filesystem>
 #include <latch>
+#include <limits>
 #include <map>
 #include <optional>
 #include <random>
@@ -16,11 +19,61 @@
 namespace moesaic {
 namespace {
 
+// What a request asks for beside its parameters.
+struct Wishes {
+  bool sees_prompt = false, sees_logits = false, changes_logits = false;
+  int override_at = -1;  // three tokens of its answer are not as they are sampled, from this one on
+  std::string salt;
+};
+
 struct Asked {
   std::vector<int32_t> prompt;
   SamplingParams params;
   bool constrained = false;
+  Wishes wishes = {};
 };
+
+// What a request was shown: positions, and the likeliest token of each.
+using Shown = std::vector<std::pair<int, int64_t>>;
+
+int64_t likeliest_of(std::span<const float> logits) {
+  return std::ranges::max_element(logits) - logits.begin();
+}
+
+class OtherTokens final : public TokenOverride {
+ public:
+  explicit OtherTokens(int at) : at_(at) {}
+  int32_t instead_of(int32_t sampled) override {
+    return said_ >= at_ && said_ < at_ + 3 ? (sampled + 17 * said_) % kVocab : sampled;
+  }
+  void said(int32_t) override { ++said_; }
+  int untouched() const override {
+    return said_ >= at_ + 3 ? std::numeric_limits<int>::max() : std::max(0, at_ - said_);
+  }
+
+ private:
+  int at_, said_ = 0;
+};
+
+void fulfil(const Wishes& wishes, Request& request, Shown& prompt, Shown& answer) {
+  if (wishes.sees_prompt) {
+    request.reuse_prefix = false;
+    request.on_prompt_logits = [&prompt](int position, std::span<const float> logits) {
+      prompt.emplace_back(position, likeliest_of(logits));
+    };
+  }
+  if (wishes.sees_logits)
+    request.on_logits = [&answer](int position, std::span<const float> logits) {
+      answer.emplace_back(position, likeliest_of(logits));
+    };
+  if (wishes.changes_logits)
+    request.change_logits = [](int position, std::span<float> logits) {
+      if (position % 3 == 0)
+        logits[static_cast<size_t>(likeliest_of(logits))] = -std::numeric_limits<float>::infinity();
+    };
+  if (wishes.override_at >= 0) request.sampler->follow(std::make_unique<OtherTokens>(wishes.override_at));
+  request.pages.salt = wishes.salt;
+}
 
 struct Grammar {
   Tokenizer tokenizer = small::tokenizer();
@@ -61,8 +114,9 @@ class Scenario {
   explicit Scenario(uint32_t seed, Drafts drafts = Drafts::kNone, const KvStoreOptions& store = {})
       : rng_(seed),
         client_rng_(seed),
-        run_(below(2) == 0, options(drafts == Drafts::kHead), drafts == Drafts::kHead, seed % 3 > 0),
-        alone_(false, {.context = context_, .max_rows = 64, .prefix_cache = false}) {
+        wish_rng_(seed),
+        run_(below(2) == 0, options(drafts == Drafts::kHead), drafts == Drafts::kHead, seed % 3 > 0, window_),
+        alone_(false, {.context = context_, .max_rows = 64, .prefix_cache = false}, false, false, window_) {
     if (prefix_cache_ && store.any()) run_.keep(store);
     if (prefix_cache_ && !store.folder.empty()) files_ = store.folder + "/moesaic-kv";
     if (drafts != Drafts::kOracle) return;
@@ -118,14 +172,45 @@ class Scenario {
     if (below(3) == 0) p.stop_tokens = many_stops();
     if (below(10) == 0) p.frequency_penalty = 0.5;
     asked_.push_back({prompt(), p, below(5) == 0});
+    vary(asked_.back());
     run_.client = std::string(1, static_cast<char>('a' + client_rng_() % clients_));
-    Request& request = run_.submit(asked_.back().prompt, p, below(10) == 0 ? 1 + below(20) : 0);
+    Request& request =
+        run_.submit(asked_.back().prompt, asked_.back().params, below(10) == 0 ? 1 + below(20) : 0);
+    fulfil(asked_.back().wishes, request, shown_prompts_.emplace_back(), shown_answers_.emplace_back());
     if (asked_.back().constrained) grammar_.hold_to(request);
     if (oracle_ == nullptr || (asked_.back().constrained && masks_take_long_)) return;
     const std::vector<int32_t>& answer = run_alone(asked_.size() - 1);
     std::vector<int32_t> text = asked_.back().prompt;
     text.insert(text.end(), answer.begin(), answer.end());
     oracle_->texts[request.id] = std::move(text);
+  }
+
+  // Parameters and wishes of all kinds.
+  void vary(Asked& asked) {
+    const auto one_in = [&](unsigned n) { return wish_rng_() % n == 0; };
+    const auto token = [&] { return static_cast<int32_t>(wish_rng_() % kVocab); };
+    SamplingParams& p = asked.params;
+    if (one_in(2)) return;
+    if (one_in(4)) p.top_k = static_cast<int>(wish_rng_() % 10);
+    if (one_in(4)) p.top_p = 0.5;
+    if (one_in(4)) p.min_p = 0.3;
+    if (one_in(4)) p.top_logprobs = static_cast<int>(wish_rng_() % 4);
+    if (one_in(8)) p.min_tokens = 20;
+    if (one_in(8)) p.presence_penalty = -0.5;
+    if (one_in(8)) p.repetition_penalty = 1.3;
+    if (one_in(3)) p.penalty_window = 1 + static_cast<int>(wish_rng_() % 40);
+    if (one_in(8))
+      for (int i = 0; i < 20; ++i) p.logit_bias[token()] = i % 2 == 0 ? 1.0f : -1e4f;
+    if (one_in(8))
+      for (int32_t t = 0; t < kVocab; t += 2) p.allowed_tokens.push_back(t);
+    if (one_in(8))
+      for (int32_t t = 0; t < kVocab; ++t) p.bad_words.push_back({t, (t + 1) % kVocab});
+    Wishes& w = asked.wishes;
+    if (one_in(8)) w.override_at = static_cast<int>(wish_rng_() % 30);
+    w.sees_prompt = one_in(10);
+    w.sees_logits = one_in(10);
+    w.changes_logits = one_in(10);
+    if (one_in(6)) w.salt = "salt";
   }
 
   void step() {
@@ -174,6 +259,7 @@ class Scenario {
     const auto [at, is_new] = alone_index_.emplace(request, alone_.requests.size());
     if (is_new) {
       Request& r = alone_.submit(asked_[request].prompt, asked_[request].params);
+      fulfil(asked_[request].wishes, r, alone_prompts_.emplace_back(), alone_answers_.emplace_back());
       if (asked_[request].constrained) grammar_.hold_to(r);
       EXPECT_TRUE(alone_.engine.run_to_end().ok());
     }
@@ -188,11 +274,22 @@ class Scenario {
       EXPECT_TRUE(!whole || got.finish == want.finish);
       if (!whole) received.resize(std::min(received.size(), run_.received[i].size()));
       EXPECT_EQ(run_.received[i], received) << "request " << i;
+      expect_beginning(run_.received_logprobs[i], alone_.received_logprobs[alone_index_[i]], whole);
+      expect_beginning(shown_prompts_[i], alone_prompts_[alone_index_[i]], whole);
+      expect_beginning(shown_answers_[i], alone_answers_[alone_index_[i]], whole);
     }
+  }
+
+  template <typename T>
+  static void expect_beginning(const std::vector<T>& got, std::vector<T> want, bool whole) {
+    if (!whole) want.resize(std::min(want.size(), got.size()));
+    EXPECT_TRUE(got == want);
   }
 
   std::mt19937 rng_;
   mutable std::mt19937 client_rng_;
+  std::mt19937 wish_rng_;
+  int window_ = std::array{1, 20, 31, 32, 33, 64, 64, 64, 100, 1000}[wish_rng_() % 10];
   int context_ = 0;
   bool prefix_cache_ = false;
   std::string files_;  // the store's folder
@@ -200,6 +297,7 @@ class Scenario {
   std::optional<MasksTakeLong> masks_take_long_;
   Harness run_, alone_;
   std::map<size_t, size_t> alone_index_;  // by request: its place in alone_
+  std::deque<Shown> shown_prompts_, shown_answers_, alone_prompts_, alone_answers_;  // stay where they are
   OracleDrafter* oracle_ = nullptr;
   std::vector<Asked> asked_;
   int steps_ = 0;

@@ -300,6 +300,8 @@ TEST_F(SessionTest, PagesOfOtherOriginsAreRefusedBeforeTheBody) {
          "200 ");
   expect(get("Host: 127.0.0.1:8080\r\nOrigin: https://proxy.example\r\nSec-Fetch-Site: cross-site\r\n"),
          "403 ");
+  // The page's own scripts: this version has no such file.
+  expect(get("Host: 127.0.0.1:8080\r\nOrigin: http://proxy.example\r\n", "/page/0/main.js"), "404 ");
   expect(post("Origin: https://other.example\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n", ""),
          "403 ");
   expect("OPTIONS /v1/models HTTP/1.1\r\n" + kHost + "Origin: https://other.example\r\n\r\n" + kNext,

@@ -19,7 +19,7 @@
 namespace moesaic {
 namespace {
 
-// What a request asks for beside its parameters.
+// A request's wishes beside its parameters.
 struct Wishes {
   bool sees_prompt = false, sees_logits = false, changes_logits = false;
   int override_at = -1;  // three tokens of its answer are not as they are sampled, from this one on
@@ -33,7 +33,7 @@ struct Asked {
   Wishes wishes = {};
 };
 
-// What a request was shown: positions, and the likeliest token of each.
+// Positions that a request was shown, and the likeliest token of each.
 using Shown = std::vector<std::pair<int, int64_t>>;
 
 int64_t likeliest_of(std::span<const float> logits) {

@@ -31,7 +31,7 @@ class EndedSteps : public testing::Test {
       const bool all = captures().launches_left >= 0;
       captures().no_begin = true, captures().launches_left = -1;
       EXPECT_EQ(captures().id, 0) << "a capture stays open after launch " << launch;
-      // What was captured in vain is launched.
+      // A step that was captured in vain is launched.
       EXPECT_EQ(ended.message(), all || captured ? "" : "out of memory") << launch;
       if (ended.ok()) {
         EXPECT_EQ(got, want) << launch;

@@ -42,6 +42,9 @@ class MoesaicMoEMethod(GptOssMxfp4MoEMethod):
             if found is None:
                 raise ValueError("moesaic: the experts of a rank do not stand together; use --expert-placement-strategy linear")
             first = found
+        # Captured graphs read the experts that there are.
+        if hasattr(layer, "moesaic_experts"):
+            raise NotImplementedError(vllm_fit.LOADED_ONCE)
         layer.moesaic_experts = ops.prepare_mxfp4_moe(
             layer.w13_weight.data, layer.w13_weight_scale.data, getattr(layer, "w13_bias", None), layer.w2_weight.data,
             layer.w2_weight_scale.data, getattr(layer, "w2_bias", None), top_k=layer.top_k, first_expert=first,

@@ -48,6 +48,7 @@ PAGE = 32  # tokens; vLLM's blocks of the KV cache have a multiple of it
 DENSE_LAYOUTS = ("LBNHC", "LBHNC")  # vLLM's from 0.29 on in which the blocks of a layer's cache follow each other without gaps
 FP8 = ("fp8", "fp8_e4m3")
 KV_DTYPES = ("auto", "bfloat16", *FP8)
+LOADED_ONCE = "moesaic: weights cannot be loaded a second time; start vLLM without MOESAIC_VLLM"
 
 
 def graphs_are_vllms() -> bool:
@@ -107,6 +108,7 @@ def unfit_settings(config: Any) -> str | None:
         # The experts are in memory that vLLM's allocator does not know.
         (getattr(model, "enable_sleep_mode", False) or getattr(model, "enable_cumem_allocator", False), "sleep mode"),
         (offload.uva.cpu_offload_gb > 0 or offload.prefetch.offload_group_size > 0, "weights are offloaded to the CPU"),
+        (config.weight_transfer_config is not None, "other weights are loaded while it runs"),
         # From 0.31 on it stands in aux_output_config.
         (getattr(model, "enable_return_routed_experts", False) or getattr(extra, "enable_return_routed_experts", False),
          "the chosen experts are returned"),

@@ -90,9 +90,14 @@ class MoesaicGptOss(gpt_oss.GptOssForCausalLM):
 
     # --- Weights ---
 
+    def load_weights(self, weights: Any) -> Any:
+        if self._step is not None:
+            raise NotImplementedError(vllm_fit.LOADED_ONCE)
+        return super().load_weights(weights)
+
     def _prepare(self) -> None:
         if self._step is not None:
-            raise NotImplementedError("moesaic: weights cannot be loaded a second time; start vLLM with MOESAIC_VLLM=experts")
+            raise NotImplementedError(vllm_fit.LOADED_ONCE)
         scheduler, model, device = self.vllm_config.scheduler_config, self.vllm_config.model_config, self.lm_head.weight.device
         rows = scheduler.max_num_batched_tokens
         self._loaded = {layer: self._tensors(layer) for layer in range(-1, len(self.model.layers))}

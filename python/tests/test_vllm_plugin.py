@@ -83,7 +83,8 @@ def configuration(**changes):
         model=dict(dtype="torch.bfloat16", enable_sleep_mode=False, enable_cumem_allocator=False,
                    enable_prompt_embeds=False, runner_type="generate", enable_return_routed_experts=False),
         offload=dict(uva=types.SimpleNamespace(cpu_offload_gb=0), prefetch=types.SimpleNamespace(offload_group_size=0)))
-    config = types.SimpleNamespace(lora_config=None, speculative_config=None, kv_transfer_config=None, quant_config=types.SimpleNamespace(is_moesaics=True))
+    config = types.SimpleNamespace(lora_config=None, speculative_config=None, kv_transfer_config=None, weight_transfer_config=None,
+                                   quant_config=types.SimpleNamespace(is_moesaics=True))
     for name, values in parts.items():
         setattr(config, name + "_config", types.SimpleNamespace(**values))
     for name, value in changes.items():
@@ -98,7 +99,7 @@ NOWHERE = [
     ({"offload.prefetch": types.SimpleNamespace(offload_group_size=4)}, "weights are offloaded"),
     ({"model.enable_return_routed_experts": True}, "chosen experts are returned"),
     ({"aux_output_config": types.SimpleNamespace(enable_return_routed_experts=True)}, "chosen experts are returned"),
-    ({"quant.online_quantization_config": "x"}, "quantised while"),
+    ({"quant.online_quantization_config": "x"}, "quantised while"), ({"weight_transfer_config": "x"}, "other weights are loaded"),
     ({"model.enable_sleep_mode": True}, "sleep mode"), ({"model.enable_cumem_allocator": True}, "sleep mode")]
 
 
@@ -328,6 +329,10 @@ def test_the_method_prepares_and_runs(quantization, monkeypatch, experts):
         assert torch.equal(method.apply_monolithic(experts, x, torch.zeros(3, 4)), 7 * x)
     finally:
         library._destroy()
+    # vLLM's reload_weights() makes the parameters again, and calls this.
+    method.create_weights(experts, num_experts=2, hidden_size=64, intermediate_size_per_partition=32, params_dtype=torch.bfloat16)
+    with pytest.raises(NotImplementedError, match="weights cannot be loaded a second time"):
+        method.process_weights_after_loading(experts)
     experts._expert_map = torch.tensor([0, -1, 1, -1], dtype=torch.int32)
     method.create_weights(experts, num_experts=2, hidden_size=64, intermediate_size_per_partition=32, params_dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="linear"):

@@ -3,7 +3,7 @@
 
     tools/code_size.py [REVISION...]     the working tree, or commits beside each other
 
-Product: C++ and CUDA, Python and the page's files in src, apps, include and python, without tests, fuzz targets and what only tests use.
+Product: C++ and CUDA, Python and the page's files in src, apps, include and python, without tests, fuzz targets and headers that only those include.
 A function's length is its lines without the closing brace's: median, nine tenths, and the share over 60 lines.
 """
 import collections
@@ -15,8 +15,8 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PRODUCT = re.compile(r"(?:src|apps|include|python)/.*\.(?:h|cpp|cc|c|cu|cuh|py|js|css|html)$")
-TESTS = re.compile(r"_(?:test|fuzz)\.cc$|/(?:testing|tests|host_simulator)/|_(?:fixture|cases|harness)\.h$|"
-                   r"/(?:late_|idle_|fuzz_)\w+\.h$|/(?:small_tokenizer|http_client|delayed_experts)\.h$")
+TESTS = re.compile(r"_(?:test|fuzz)\.cc$|/(?:testing|tests)/")
+INCLUDE = re.compile(r'^ *# *include [<"]([\w./]+)[>"]', re.MULTILINE)
 FOLDER = re.compile(r"(?:src/backend/(?:cuda|cpu|reference)|src/\w+|[\w]+)(?=/)|src/backend")
 NO_FUNCTION = re.compile(r"\s*(?:namespace|struct|class|enum|union|if|for|while|switch|else|do|try|extern|case|default|catch|template|using|\})\b|"
                          r".*\]\s*(?:\([^)]*\))?\s*(?:mutable\s*)?\{$|.*=\s*\{$")
@@ -36,7 +36,7 @@ def files(revision):
         for name in names:
             with open(os.path.join(ROOT, name), encoding="utf-8", errors="replace") as file:
                 texts[name] = file.read()
-        return texts
+        return without_test_headers(texts)
     feed = "".join(f"{revision}:{name}\n" for name in names).encode()
     out = subprocess.run(["git", "cat-file", "--batch"], cwd=ROOT, input=feed, capture_output=True, check=True).stdout
     texts, at = {}, 0
@@ -45,7 +45,14 @@ def files(revision):
         size = int(out[at:end].split()[2])
         texts[name] = out[end + 1:end + 1 + size].decode(errors="replace")
         at = end + size + 2
-    return texts
+    return without_test_headers(texts)
+
+
+def without_test_headers(texts):
+    included = {path for text in texts.values() for path in INCLUDE.findall(text)}
+    parts = {name: name.split("/") for name in texts if name.endswith(".h") and not name.startswith("include/")}
+    unread = {name for name, path in parts.items() if not any("/".join(path[i:]) in included for i in range(len(path)))}
+    return without_test_headers({name: text for name, text in texts.items() if name not in unread}) if unread else texts
 
 
 def function_lengths(text):

@@ -92,6 +92,15 @@ class Surroundings(Case):
         self.until(f"{polls} >= {self.value(polls) + 2}")
         self.assertEqual(self.stub.asked.count("/server_info"), asked)
 
+    def test_without_metrics(self):
+        """A proxy keeps them from readers, and the server can be reached all the same."""
+        self.answer_of("/metrics", 403, "<html>Forbidden</html>")
+        self.load()
+        self.until("$('#server-device').textContent.includes('tokens of context')")
+        self.assertEqual(self.text("#server-load"), "")
+        self.ask("one", "1")
+        self.assertEqual(self.stub.bodies[-1]["model"], "tiny")
+
     def test_a_call_that_was_cut_off_asks_for_no_result(self):
         gate = threading.Event()
         self.addCleanup(gate.set)

@@ -25,6 +25,12 @@ async function ask() {
 
 const modelIn = metrics => metrics.match(/\{model_name=("(?:[^"\\]|\\.)*")/)?.[1] ?? "";
 
+// Empty where a proxy keeps them from readers.
+const metricsText = () => getText("metrics").catch(error => {
+  if (error.status >= 400 && error.status < 500) return "";
+  throw error;
+});
+
 function load(text) {
   const value = name => Number(text.match(new RegExp(`^${name}(?:\\{[^}]*\\})? (\\S+)`, "m"))?.[1] || 0);
   const now = {tokens: value("vllm:generation_tokens_total"), time: performance.now()};
@@ -52,10 +58,10 @@ function explain(error) {
 async function look() {
   let pause = document.hidden ? 10000 : 2000;
   try {
-    const metrics = await getText("metrics"), model = modelIn(metrics);
+    const metrics = await metricsText(), model = modelIn(metrics);
     if (model !== asked) await ask();
     asked = model;
-    showLoad(load(metrics));
+    if (metrics) showLoad(load(metrics));
   } catch (error) {
     explain(error);
     if (error.code === "model_loading") pause = 500;

@@ -48,6 +48,10 @@ class MoesaicMoEMethod(Mxfp4MoEMethod):
         return None
 
     def process_weights_after_loading(self, layer: Any) -> None:
+        if hasattr(layer, "moesaic_experts"):  # the end of an update, of which SGLang has refused the weights
+            return
+        # SGLang answers requests for other weights with it, before it changes anything.
+        layer._derived_weight_cache_error = "moesaic: weights cannot be loaded a second time; start SGLang without MOESAIC_SGLANG"
         config = self.moe_runner_config
         layer.moesaic_experts = ops.prepare_mxfp4_moe(
             layer.w13_weight.data, layer.w13_weight_scale.data, layer.w13_weight_bias.data, layer.w2_weight.data,
@@ -55,10 +59,6 @@ class MoesaicMoEMethod(Mxfp4MoEMethod):
             limit=config.gemm1_clamp_limit)
         free([layer.w13_weight, layer.w13_weight_scale, layer.w2_weight, layer.w2_weight_scale])
         say(_logger, f"moesaic: gpt-oss's experts run on moesaic's kernels ({layer.moesaic_experts.plan(1)})", logging.INFO)
-
-    def restore_weights_before_loading(self, layer: Any) -> None:
-        if hasattr(layer, "moesaic_experts"):
-            raise NotImplementedError("moesaic: weights cannot be loaded a second time; start SGLang without MOESAIC_SGLANG")
 
     def apply(self, layer: Any, dispatch_output: Any) -> Any:
         choice = dispatch_output.topk_output

@@ -23,7 +23,6 @@ _INTERFACE = (
     (_METHODS, "Mxfp4MoEMethod", "process_weights_after_loading", ["self", "layer"]),
     (_METHODS, "Mxfp4MoEMethod", "create_moe_runner", ["self", "layer", "moe_runner_config"]),
     (_METHODS, "Mxfp4MoEMethod", "get_moe_runner_backend", ["self", "layer"]),
-    (_METHODS, "Mxfp4MoEMethod", "restore_weights_before_loading", ["self", "layer"]),
     (_METHODS, "Mxfp4MoEMethod", "apply", ["self", "layer", "dispatch_output"]),
 )
 

@@ -10,7 +10,7 @@ from ._engine import MoeOperator
 from ._engine import prepare_moe as _prepare_moe
 from ._handles import Prepares, of_kind
 from ._handles import of_handle as _any_of_handle
-from ._views import check_contiguous, check_rows, current_stream, expect, is_contiguous, view_of
+from ._views import check_contiguous, check_rows, current_stream, expect, is_contiguous, real, view_of, whole
 from .errors import InvalidRequest
 
 _BLOCK = 32  # columns that share a scale
@@ -34,7 +34,7 @@ class Prepared(Prepares):
 
     def plan(self, tokens: int) -> str:
         """The kernels for so many tokens: "slabs, split-k 16"."""
-        return self._moe.plan(tokens)
+        return self._moe.plan(whole(tokens, "tokens", 0, 2**62))
 
     def __repr__(self) -> str:
         return (f"Prepared({self.experts} experts from {self.first_expert} of {self.num_experts}, top {self.top_k}, "
@@ -98,12 +98,16 @@ def prepare_mxfp4_moe(w13_blocks: Any, w13_scales: Any, w13_bias: Any, w2_blocks
     if rows13 % 2 != 0 or shape2 != (experts, hidden, rows13 // 2):
         raise InvalidRequest(f"w13 of {[experts, rows13, hidden]} and w2 of {list(shape2)} do not belong together: "
                              "[experts, 2 intermediate, hidden] and [experts, hidden, intermediate]")
-    if limit is not None and not limit > 0:
+    alpha, up_offset, top_k = real(alpha, "alpha"), real(up_offset, "up_offset"), whole(top_k, "top_k")
+    if limit is not None and not real(limit, "limit") > 0:
         raise InvalidRequest(f"limit {limit}: give a number above 0, or None")
-    routed = first_expert + experts if num_experts is None else num_experts
+    first_expert = whole(first_expert, "first_expert", 0, 2**31 - 1 - experts)
+    routed = first_expert + experts if num_experts is None else whole(num_experts, "num_experts")
+    if not isinstance(interleaved, int):
+        raise InvalidRequest(f"interleaved is {interleaved!r}; give True or False")
     moe = _prepare_moe(w13, w2, device=device, experts=experts, first_expert=first_expert, routed_experts=routed, top_k=top_k,
-                       hidden=hidden, intermediate=rows13 // 2, alpha=alpha, limit=limit or 0.0, offset=up_offset,
-                       interleaved=interleaved, stream=number)
+                       hidden=hidden, intermediate=rows13 // 2, alpha=alpha, limit=float(limit or 0.0), offset=up_offset,
+                       interleaved=bool(interleaved), stream=number)
     del kept13, kept2  # until here
     return Prepared(moe, experts=experts, first_expert=first_expert, num_experts=routed, top_k=top_k, hidden=hidden,
                     intermediate=rows13 // 2, device=device)

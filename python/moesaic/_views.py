@@ -6,7 +6,7 @@ import sys
 from typing import Any, NamedTuple
 
 from ._engine import DlpackTensor
-from .errors import InvalidRequest
+from .errors import InvalidRequest, _shown
 
 _LEGACY_STREAM = 1  # CUDA's default stream, as DLPack names it
 _HOST = -1  # the device of tensors of the CPU
@@ -99,6 +99,15 @@ def whole(number: Any, name: str, least: int = 0, most: int = 2**31 - 1) -> int:
     if number < least or number > most:
         raise InvalidRequest(f"{name} is {number}; {least} to {most} are possible")
     return int(number)
+
+
+def real(number: Any, name: str) -> float:
+    try:
+        if not isinstance(number, (str, bytes)):
+            return float(number)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InvalidRequest(f"{name} is {_shown(number)}; give a number")
 
 
 def current_stream(tensor: Any, stream: int | None) -> int:

@@ -234,3 +234,9 @@ def test_preparing_checks_what_it_is_given(monkeypatch):
     assert refused(b13, s13, c13, b2.transpose(1, 2).contiguous().transpose(1, 2), s2, c2).startswith("w2_blocks: a row is not")
     assert refused(b13, s13, c13, b2, s2, c2, limit=0) == "limit 0: give a number above 0, or None"
     assert refused(torch.zeros(4, 64).byte(), s13, c13, b2, s2, c2).startswith("w13_blocks is [4, 64]; give")
+    for wrong, line in ((dict(top_k="4"), "top_k is '4'; give a whole number"), (dict(top_k=1 << 40), f"top_k is {1 << 40}; 0 to"),
+                        (dict(first_expert=2**31 - 2), "first_expert is 2147483646; 0 to 2147483643"), (dict(num_experts=2.5), "num_experts is 2.5"),
+                        (dict(alpha="a"), "alpha is 'a'; give a number"), (dict(limit=[1]), "limit is [1]; give a number"),
+                        (dict(up_offset=10**400), "up_offset is 1000"), (dict(interleaved="no"), "interleaved is 'no'; give True or False")):
+        assert refused(b13, s13, c13, b2, s2, c2, **wrong).startswith(line)
+    assert message(prepared.plan, "a") == "tokens is 'a'; give a whole number"

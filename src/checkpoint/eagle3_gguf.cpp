@@ -11,32 +11,9 @@ namespace {
 
 constexpr const char* kPrefix = "eagle3.";
 
-// The keys behind the prefix: those that are read, and those that change nothing. llama.cpp copies the
-// target's numbers of experts, of which a head has none.
-constexpr const char* kHeadKeys[] = {"block_count",
-                                     "context_length",
-                                     "embedding_length",
-                                     "feed_forward_length",
-                                     "expert_count",
-                                     "expert_used_count",
-                                     "attention.head_count",
-                                     "attention.head_count_kv",
-                                     "attention.key_length",
-                                     "attention.layer_norm_rms_epsilon",
-                                     "rope.freq_base",
-                                     "rope.scaling.type",
-                                     "rope.scaling.factor",
-                                     "rope.scaling.original_context_length",
-                                     "rope.scaling.yarn_beta_fast",
-                                     "rope.scaling.yarn_beta_slow",
-                                     "rope.scaling.finetuned",
-                                     "vocab_size",
-                                     "draft_vocab_size",
-                                     "target_hidden_size",
-                                     "target_layers",
-                                     "extract_layers",
-                                     "norm_before_residual",
-                                     "norm_before_fc"};
+// A model has no such keys.
+constexpr const char* kHeadKeys[] = {"draft_vocab_size", "target_hidden_size",   "target_layers",
+                                     "extract_layers",   "norm_before_residual", "norm_before_fc"};
 
 struct HeadName {
   const char *gguf, *hf;

@@ -9,30 +9,29 @@
 namespace moesaic {
 namespace {
 
-// The keys behind the architecture's name: those that are read, and those that change nothing here.
-constexpr const char* kGgufKeys[] = {"block_count",
-                                     "context_length",
-                                     "embedding_length",
-                                     "feed_forward_length",
-                                     "expert_feed_forward_length",
-                                     "expert_count",
-                                     "expert_used_count",
-                                     "attention.head_count",
-                                     "attention.head_count_kv",
-                                     "attention.key_length",
-                                     "attention.layer_norm_rms_epsilon",
-                                     "attention.sliding_window",
-                                     "rope.freq_base",
-                                     "rope.scaling.type",
-                                     "rope.scaling.factor",
-                                     "rope.scaling.original_context_length",
-                                     "rope.scaling.yarn_beta_fast",
-                                     "rope.scaling.yarn_beta_slow",
-                                     "vocab_size",
-                                     "tensor_data_layout",
-                                     "pooling_type",
-                                     "expert_weights_norm",
-                                     "rope.scaling.finetuned"};
+// The keys behind the architecture's name that are read, and those that change nothing here. llama.cpp copies
+// a target's numbers of experts to its draft head, which has none.
+constexpr const char* kCommonKeys[] = {"block_count",
+                                       "context_length",
+                                       "embedding_length",
+                                       "feed_forward_length",
+                                       "expert_count",
+                                       "expert_used_count",
+                                       "attention.head_count",
+                                       "attention.head_count_kv",
+                                       "attention.key_length",
+                                       "attention.layer_norm_rms_epsilon",
+                                       "rope.freq_base",
+                                       "rope.scaling.type",
+                                       "rope.scaling.factor",
+                                       "rope.scaling.original_context_length",
+                                       "rope.scaling.yarn_beta_fast",
+                                       "rope.scaling.yarn_beta_slow",
+                                       "vocab_size",
+                                       "rope.scaling.finetuned"};
+// A draft head has no such keys.
+constexpr const char* kModelKeys[] = {"expert_feed_forward_length", "attention.sliding_window",
+                                      "tensor_data_layout", "pooling_type", "expert_weights_norm"};
 
 // Keys that llama.cpp has for some models, with what they must say here.
 struct FixedMetadata {
@@ -92,14 +91,14 @@ bool is_usual_pattern(const GgufValue& value) {
 
 }  // namespace
 
-Status check_metadata(const GgufFile& file, const std::string& prefix, std::span<const char* const> read,
+Status check_metadata(const GgufFile& file, const std::string& prefix, std::span<const char* const> own,
                       const ModelConfig& c, const std::string& name) {
   const std::vector<FixedMetadata> fixed = fixed_keys(c);
   for (auto it = file.metadata.lower_bound(prefix);
        it != file.metadata.end() && it->first.starts_with(prefix); ++it) {
     const std::string key = it->first.substr(prefix.size());
     const auto is_key = [&](const char* k) { return key == k; };
-    if (std::ranges::any_of(read, is_key)) continue;
+    if (std::ranges::any_of(kCommonKeys, is_key) || std::ranges::any_of(own, is_key)) continue;
     const auto rule = std::ranges::find_if(fixed, [&](const FixedMetadata& f) { return key == f.key; });
     const bool usual = rule != fixed.end() ? says(it->second, rule->value) || says(it->second, rule->other)
                        : key == "attention.sliding_window_pattern" ? is_usual_pattern(it->second)
@@ -158,7 +157,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file, const std::string& na
   c.eos_token = f.integer("tokenizer.ggml.eos_token_id", -1);
   c.pad_token = f.integer("tokenizer.ggml.padding_token_id", -1);
   RETURN_IF_ERROR(f.status());
-  RETURN_IF_ERROR(check_metadata(file, p, kGgufKeys, c, name));
+  RETURN_IF_ERROR(check_metadata(file, p, kModelKeys, c, name));
   const RawTensor* embed = file.tensors.find("token_embd.weight");
   if (embed == nullptr || embed->shape.size() != 2)
     return invalid("{}: tensor 'token_embd.weight' is missing", name);

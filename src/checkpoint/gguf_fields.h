@@ -58,9 +58,9 @@ class GgufFields {
 void read_gguf_scaling(GgufFields& f, const std::string& prefix, bool ollama, const std::string& name,
                        int context, RopeConfig& rope);
 
-// Fails with the first key behind the prefix that is not among these and says something other than what a
-// model of this config always does.
-Status check_metadata(const GgufFile& file, const std::string& prefix, std::span<const char* const> read,
+// Fails with the first key behind the prefix that is neither in every kind of file nor among this kind's own,
+// and says something other than what a model of this config always does.
+Status check_metadata(const GgufFile& file, const std::string& prefix, std::span<const char* const> own,
                       const ModelConfig& c, const std::string& name);
 
 }  // namespace moesaic

@@ -251,11 +251,13 @@ class _Base:
         """Ends every request with an error and frees the model's memory. Nothing where that has been done."""
         self._engine.close()
 
+    def _draw_seed(self, request: _Request) -> None:
+        if self._seeds is not None and request.params.seed is None:
+            request.body["seed"] = self._seeds.getrandbits(31)
+
     def _submit(self, request: _Request, stream: _engine.Stream, first: int, request_id: str | None = None) -> _Collector:
         """Queues a request's generations as first, first + 1, .. of the stream."""
         wanted = request.params.prompt_logprobs
-        if self._seeds is not None and request.params.seed is None:
-            request.body["seed"] = self._seeds.getrandbits(31)
         made = RequestStateStats._now()
         prompts = self._engine.submit(request.endpoint, _as_json(request.body), stream, first, -1 if wanted is None else operator.index(wanted),
                                       request.params._all_logprobs())

@@ -96,6 +96,7 @@ class LLM(_Base):
         bar = _bar(use_tqdm, len(requests))
         try:
             for request in requests:
+                self._draw_seed(request)
                 collectors.append(self._submit(request, stream, count))
                 firsts.append(count)
                 count += request.params.n
@@ -115,6 +116,7 @@ class LLM(_Base):
         final_only = request.params.output_kind.value == "final_only"
         stream = _engine.Stream(only_ends=final_only)
         try:
+            self._draw_seed(request)
             collector = self._submit(request, stream, 0)
             while collector.open > 0:
                 for delta in stream.take(_WAIT_SECONDS):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import resource
 import threading
 import time
@@ -148,6 +149,27 @@ def test_ended_before_the_engine_has_it(engine, monkeypatch):
     asyncio.run(until_idle(engine))
     assert final.finished and final.outputs[0].finish_reason == "abort"
     assert engine.stats["generated_tokens"] - before < 4000
+
+
+def test_seeds_follow_the_order_of_requests(monkeypatch):
+    with_seed = AsyncLLM("tiny", device="cpu", threads=1, context=256, max_batch=2, seed=5)
+    seeds, second, submit = {}, threading.Event(), with_seed._submit
+
+    def late(request, *more):
+        if request.prompt == "first":
+            second.wait(20)
+        made = submit(request, *more)
+        seeds[request.prompt] = request.body["seed"]
+        second.set()
+        return made
+    monkeypatch.setattr(with_seed, "_submit", late)
+
+    async def run():
+        await asyncio.gather(*(last(with_seed.generate(prompt, SamplingParams(max_tokens=1))) for prompt in ("first", "second")))
+    asyncio.run(run())
+    with_seed.close()
+    numbers = random.Random(5)
+    assert seeds == {prompt: numbers.getrandbits(31) for prompt in ("first", "second")}
 
 
 def test_threads_of_the_loop_may_wait_for_answers(engine):

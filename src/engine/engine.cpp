@@ -376,8 +376,10 @@ Status Engine::run_step() {
   return status;
 }
 
-// Rows count as computed once they are scheduled: after an exception nobody knows which of them are.
+// Rows count as computed once they are scheduled: after an exception nobody knows which of them are. Where
+// memory has run out, there may be none for what follows either.
 Status Engine::step() {
+  static const Status ended(StatusCode::kInternal, "a step was ended by an exception");
   try {
     const Clock::time_point begin = Clock::now();
     Status status = run_step();
@@ -388,11 +390,12 @@ Status Engine::step() {
   } catch (...) {
     running_ = {};
     held_.clear();
-    scheduler_->fail_all(error(StatusCode::kInternal, "a step was ended by an exception"));
+    scheduler_->fail_all(ended);
     try {
       scheduler_->collect();
     } catch (...) {
-      // The cache's watcher threw as well, behind the rest; the first exception is the one to report.
+      // The cache's watcher threw as well, or there is no memory. The next step collects what is left, and
+      // the first exception is the one to report.
     }
     static_cast<void>(backend_->forget_steps());
     update_stats();

@@ -14,10 +14,14 @@
 namespace {
 
 thread_local int allocations_left = 0;  // before one of this thread's fails; 0: none does
+thread_local bool goes_on = false;      // all behind it fail, too
 std::atomic<int> any_left = 0;          // the same of all threads
 
 void* allocate(size_t size) {
-  if (allocations_left > 0 && --allocations_left == 0) throw std::bad_alloc();
+  if (allocations_left > 0 && --allocations_left == 0) {
+    if (goes_on) allocations_left = 1;
+    throw std::bad_alloc();
+  }
   if (any_left.load(std::memory_order_relaxed) > 0 && any_left.fetch_sub(1) == 1) throw std::bad_alloc();
   if (void* const memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
@@ -107,6 +111,7 @@ class Scarce {
   }
   void step() {
     if (below(8) == 0) allocations_left = 1 + below(below(2) == 0 ? 20 : 500);
+    goes_on = below(2) == 0;
     try {
       (void)run_.engine.step();
     } catch (const std::bad_alloc&) {

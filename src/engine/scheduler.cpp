@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
@@ -455,8 +456,12 @@ void Scheduler::fail_all(const Status& status) {
   doubtful_ = true;
   const auto fail = [&](const auto& r) {
     if (r->done()) return;
-    r->error = status;
     r->finish = FinishReason::kError;
+    try {
+      r->error = status;
+    } catch (const std::bad_alloc&) {
+      r->error = {StatusCode::kOutOfMemory, "out of memory"};  // so short a text takes none
+    }
   };
   std::ranges::for_each(running_, fail);
   waiting_.for_each(fail);

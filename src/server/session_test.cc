@@ -273,6 +273,13 @@ TEST_F(SessionTest, RequestsAreCounted) {
       << metrics;
 }
 
+TEST_F(SessionTest, ALabelIsEscapedAndUtf8) {
+  options_.model_name = "a\"b\\c\nd\xFF";
+  EXPECT_NE(talk({get(kHost, "/metrics")})
+                .find("\nmoesaic:connections{model_name=\"a\\\"b\\\\c\\nd\xEF\xBF\xBD\"} 1\n"),
+            std::string::npos);
+}
+
 TEST_F(SessionTest, Keys) {
   options_.api_keys = {"secret"};
   for (const char* key : {"Bearer secret", "bearer secret", "BEARER   secret", "bEaReR \t secret  "})

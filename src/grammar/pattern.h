@@ -1,5 +1,5 @@
 // JSON Schema's patterns and formats. Patterns are ECMA 262's regular expressions, but for backreferences,
-// \b, \p and look-around other than at the beginning. \d, \w and \s mean their ASCII characters.
+// \b, \p, look-behind, and look-ahead in a repetition without end. \d, \w and \s mean their ASCII characters.
 #pragma once
 
 #include <optional>

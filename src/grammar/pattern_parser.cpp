@@ -2,6 +2,8 @@
 #include <map>
 
 #include "base/error.h"
+#include "grammar/char_dfa.h"
+#include "grammar/look_ahead.h"
 #include "grammar/pattern.h"
 
 namespace moesaic::grammar {
@@ -22,11 +24,11 @@ const CharSet kNewlines = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 const CharSet kAny = {{0, 0xD7FF}, {0xE000, kLastChar}};
 
 struct Node {
-  enum class Kind { kSet, kSequence, kChoice, kRepeat, kTextBegin, kTextEnd };
+  enum class Kind { kSet, kSequence, kChoice, kRepeat, kTextBegin, kTextEnd, kAhead };
   Kind kind = Kind::kSequence;
   int set = -1;  // its number
   std::vector<Node> parts;
-  uint32_t min = 0, max = 0;
+  uint32_t min = 0, max = 0;  // kAhead: min is 1 where it must hold
 };
 
 // Recursive descent; the first failure stays in status_ and ends every loop.
@@ -60,12 +62,13 @@ class PatternParser {
   Node choice(int depth);
   Node alternative(int depth);
   void look_ahead();
+  Node look_ahead_inside(int depth);
   bool begins(std::u32string_view text) const {
     return status_.ok() && std::u32string_view(text_).substr(at_).starts_with(text);
   }
   Node term(int depth);
   Node group(int depth);
-  Node quantified(Node atom);
+  Node quantified(int depth);
   uint32_t number();
   CharSet escape(bool in_class);
   CharSet bracket();
@@ -76,6 +79,7 @@ class PatternParser {
   std::map<CharSet, int> numbers_;  // index in sets
   std::u32string text_;
   size_t at_ = 0;
+  int looks_ahead_ = 0, inside_ahead_ = 0;  // look-ahead inside so far, and around this place
   Status status_;
 };
 
@@ -107,7 +111,7 @@ Node PatternParser::alternative(int depth) {
     if (to_end)
       ++at_;
     else
-      node.parts.push_back(quantified(term(depth)));
+      node.parts.push_back(quantified(depth));
   }
   if (outermost && !to_end) node.parts.push_back(anything());
   return node;
@@ -124,7 +128,19 @@ void PatternParser::look_ahead() {
   ahead.emplace_back(must, std::move(node));
 }
 
+Node PatternParser::look_ahead_inside(int depth) {
+  Node node{.kind = Node::Kind::kAhead, .parts = {{}}, .min = text_[at_ + 1] == '=' ? 1U : 0U};
+  at_ += 2;
+  ++looks_ahead_, ++inside_ahead_;
+  node.parts[0].parts.push_back(choice(depth));
+  node.parts[0].parts.push_back(anything());
+  --inside_ahead_;
+  if (status_.ok() && !take(')')) fail("a ( without its )");
+  return node;
+}
+
 Node PatternParser::term(int depth) {
+  if (is('^') && inside_ahead_ > 0) fail("a ^ in a look-around here");
   if (is('^') || is('$')) {
     anchors_inside = true;
     return {.kind = text_[at_++] == '^' ? Node::Kind::kTextBegin : Node::Kind::kTextEnd};
@@ -140,6 +156,7 @@ Node PatternParser::term(int depth) {
 
 Node PatternParser::group(int depth) {
   if (depth > kMaxNesting) fail("nesting this deep");
+  if (begins(U"?=") || begins(U"?!")) return look_ahead_inside(depth);
   if (take('?')) {
     if (is('<') && at_ + 1 < text_.size() && text_[at_ + 1] != '=' && text_[at_ + 1] != '!') {
       while (!at_end() && !take('>')) ++at_;
@@ -176,7 +193,9 @@ void simplify(Node& node) {
   body = std::move(inner);
 }
 
-Node PatternParser::quantified(Node atom) {
+Node PatternParser::quantified(int depth) {
+  const int before = looks_ahead_;
+  Node atom = term(depth);
   Node node{.kind = Node::Kind::kRepeat, .min = 0, .max = kUnlimited};
   if (take('+')) {
     node.min = 1;
@@ -194,6 +213,7 @@ Node PatternParser::quantified(Node atom) {
   if (is('*') || is('+') || is('?') || is('{')) fail("a quantifier of a quantifier");
   const bool anchor = atom.kind == Node::Kind::kTextBegin || atom.kind == Node::Kind::kTextEnd;
   if (anchor) fail("a quantifier with nothing before it");
+  if (looks_ahead_ != before && node.max == kUnlimited) fail("a look-around in a repetition without end");
   node.parts.push_back(std::move(atom));
   simplify(node);
   return node;
@@ -278,13 +298,14 @@ CharSet PatternParser::bracket() {
 class Builder {
  public:
   CharAutomaton automaton{.states = {{}}, .sets = {}};
+  Status failure;  // a look-ahead's
 
   // states: those that other automata of the pattern have already.
   Builder(const std::vector<CharSet>& sets, size_t states, Work& work)
       : sets_(sets), states_(states), work_(work) {}
 
   bool full() const { return states_ + automaton.states.size() > kMaxStates; }
-  bool stopped() const { return full() || work_.spent(); }
+  bool stopped() const { return full() || work_.spent() || !failure.ok(); }
   int add(CharAutomaton::State state) {
     if (full()) return 0;
     work_.add(kStateWork);
@@ -305,6 +326,8 @@ class Builder {
         return repeat(node, next);
       case Node::Kind::kChoice:
         return choice(node, next);
+      case Node::Kind::kAhead:
+        return ahead(node, next);
       case Node::Kind::kSequence:
         break;
     }
@@ -349,6 +372,8 @@ class Builder {
     return next;
   }
 
+  int ahead(const Node& node, int next);
+
   const std::vector<CharSet>& sets_;
   const size_t states_;
   Work& work_;
@@ -361,8 +386,20 @@ Result<CharAutomaton> built(const Node& node, const std::vector<CharSet>& sets, 
   builder.automaton.start = builder.build(node, 0);
   if (builder.full()) return invalid("it is too large: its counts multiply to over {} states", kMaxStates);
   if (work.spent()) return invalid("{}", kTooMuchWork);
+  RETURN_IF_ERROR(builder.failure);
   states += builder.automaton.states.size();
   return std::move(builder.automaton);
+}
+
+int Builder::ahead(const Node& node, int next) {
+  size_t states = states_ + automaton.states.size();
+  const auto parsed = built(node.parts[0], sets_, states, work_);
+  if (!parsed.ok()) return failure = parsed.status(), 0;
+  const auto rest = determinized({&parsed.value()}, work_);
+  if (!rest.ok()) return failure = rest.status(), 0;
+  return looking_ahead(
+      automaton, next, rest.value(), node.min == 1, work_,
+      [&](CharAutomaton::State state) { return add(std::move(state)); }, [&] { return stopped(); });
 }
 
 // Sequences of sets and of their repetitions.

@@ -387,6 +387,23 @@ TEST(SchemaKeywords, PatternsTogether) {
        {R"x({"type": "string", "pattern": "(^a|^b)c($|d)"})x",
         {R"("ac")", R"("bcdx")"},
         {R"("xac")", R"("acx")"}},
+       // pydantic's for a decimal number of four digits, whose integers have no $, and with one
+       {R"x({"type": "string", "pattern":
+             "^(?!^[-+.]*$)[+-]?0*(?:\\d{0,2}|(?=[\\d.]{1,5}0*$)\\d{0,2}\\.\\d{0,2}0*$)"})x",
+        {R"("12")", R"("-0012.340")", R"("123")"},
+        {R"("")", R"("-")", R"("+.")"}},
+       {R"x({"type": "string", "pattern":
+             "^(?!^[-+.]*$)[+-]?0*(?:\\d{0,2}|(?=[\\d.]{1,5}0*$)\\d{0,2}\\.\\d{0,2}0*$)$"})x",
+        {R"("12")", R"("-0012.340")", R"(".5")", R"("1.")"},
+        {R"("")", R"("-")", R"("123")", R"("1.234")", R"("+.")", R"("1a")"}},
+       // zod's for a duration
+       {R"x({"type": "string", "pattern":
+             "^P(?:(\\d+W)|(?!.*W)(?=\\d|T\\d)(\\d+Y)?(\\d+M)?(\\d+D)?(T(?=\\d)(\\d+H)?(\\d+M)?(\\d+([.,]\\d+)?S)?)?)$"})x",
+        {R"("P2W")", R"("P1Y2D")", R"("PT3M1.5S")"},
+        {R"("P")", R"("P1DT")", R"("PT")", R"("P1Y2W")"}},
+       {R"x({"type": "string", "pattern": "(?!b)[a-d](?!c|$)(?:(?=c)|d)"})x",
+        {R"("bcadx")", R"("bbdd")", R"("ad")"},
+        {R"("a")", R"("bd")", R"("ac")", R"("cc")"}},
        {R"x({"type": "string", "pattern": "^(?!foo)(?=.*r$)[a-z]+$"})x",
         {R"("bar")"},
         {R"("foor")", R"("ba")"}}});

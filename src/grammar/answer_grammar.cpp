@@ -87,6 +87,14 @@ class Contents {
     ASSIGN_OR_RETURN(const StateId rule, made);
     return called(rule, name + ": no JSON value satisfies the schema, as far as it can be followed", next);
   }
+  // Arguments.
+  Result<StateId> of_function(const AnswerFormat::Function& function, StateId next) {
+    const std::string name = "parameters of " + function.name;
+    Result<StateId> made = of(function.json_schema, name, next);
+    if (made.ok() || function.strict || work_.cancelled() || g_.automaton.full()) return made;
+    g_.notes.push_back(made.status().message() + ": the arguments may be any object");
+    return of(R"({"type": "object"})", name, next);
+  }
   // Builds the form that the answer must have.
   Result<StateId> answer(const AnswerFormat& f, StateId next) {
     if (!f.json_schema.empty()) return of(f.json_schema, "json_schema", next);
@@ -147,8 +155,7 @@ Result<StateId> chat_rule(CompiledGrammar& g, Contents& contents, const AnswerFo
     if (function.json_schema.empty()) {
       arguments = turn.text(arguments);
     } else {
-      const std::string name = "parameters of " + function.name;
-      ASSIGN_OR_RETURN(arguments, contents.of(function.json_schema, name, arguments));
+      ASSIGN_OR_RETURN(arguments, contents.of_function(function, arguments));
     }
     turn.add_call(function.name, arguments);
   }
@@ -193,8 +200,8 @@ std::string AnswerFormat::key() const {
   std::string key = fmt::format("{} {} {}:{}", chat, must_call, json_schema.size(), json_schema);
   for (const std::string* text : {&regex, &gbnf}) key += fmt::format(" {}:{}", text->size(), *text);
   for (const std::string& text : choices) key += fmt::format(" c{}:{}", text.size(), text);
-  for (const auto& [name, schema] : functions)
-    key += fmt::format("{}:{}{}:{}", name.size(), name, schema.size(), schema);
+  for (const auto& [name, schema, strict] : functions)
+    key += fmt::format("{}:{}{}:{}{}", name.size(), name, schema.size(), schema, strict);
   return key;
 }
 

@@ -148,6 +148,31 @@ TEST(Requests, AFormThatARequiredCallWouldDropIsRefused) {
   }
 }
 
+std::string note_of(PreparedRequestOrError made) {
+  const auto notes = prepared_of(std::move(made)).requests.at(0).grammar.notes();
+  return notes.empty() ? "" : notes[0];
+}
+
+// As by OpenAI, whose forced calls do not follow schemas of functions that are not strict.
+TEST(Requests, AForcedCallMayBeOfAFunctionWhoseSchemaIsNotSupported) {
+  const auto tools = [](const char* strict, const char* choice) {
+    const std::string g = R"("name": "g", "parameters": {"properties": {"a": {"pattern": "(a)\\1"}}})";
+    return fmt::format(R"("tools": [{{"type": "function", "name": "f", "function": {{"name": "f"}}}},
+                                    {{"type": "function", {0}, "strict": {1}, "function": {{{0}, "strict": {1}}}}}],
+                          "tool_choice": {2})",
+                       g, strict, choice);
+  };
+  for (const char* choice : {R"("required")", R"({"type": "function", "name": "g"})"}) {
+    for (const auto& make : {chat, response}) {
+      EXPECT_EQ(
+          note_of(make(tools("false", choice))),
+          "parameters of g: properties.a: pattern: this escape (\\b, \\B, \\p, \\c, \\k, \\1) at character 5 "
+          "is not supported: the arguments may be any object");
+      EXPECT_EQ(error_of(make(tools("true", choice))).param, "tools");
+    }
+  }
+}
+
 // MCP servers and pydantic write a function of no arguments with empty properties.
 TEST(Requests, AFunctionThatNamesNoArgumentsTakesNone) {
   const auto asked = [](const std::string& parameters) {
@@ -357,7 +382,9 @@ TEST(Requests, NumbersThatADoubleDoesNotHold) {
     EXPECT_NE(prompt.find(std::string("default: ") + kLong), std::string::npos) << prompt;
     EXPECT_EQ(error_of(make(tool("true"))).message,
               "parameters of f: an integer in the schema has more than 64 bits or more digits than a double");
-    EXPECT_EQ(error_of(make(tool("false") + R"(, "tool_choice": "required")")).param, "tools");
+    EXPECT_EQ(note_of(make(tool("false") + R"(, "tool_choice": "required")")),
+              "parameters of f: an integer in the schema has more than 64 bits or more digits than a double: "
+              "the arguments may be any object");
     EXPECT_EQ(error_of(make(fmt::format(R"("guided_json": "{{\"maximum\": {}}}")", kLong))).message,
               "json_schema: an integer in the schema has more than 64 bits or more digits than a double");
     EXPECT_EQ(error_of(make(fmt::format(R"("json_schema": {{"const": [{}]}})", kLong))).param, "json_schema");

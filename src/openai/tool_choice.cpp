@@ -314,7 +314,7 @@ std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const Answe
   for (const auto& [name, tool, strict] : tools.functions) {
     if (!tools.may_call(tool.name)) continue;
     held = held || strict;
-    format.functions.push_back({tool.name, strict || tools.must_call() ? schema_of(tool) : ""});
+    format.functions.push_back({tool.name, strict || tools.must_call() ? schema_of(tool) : "", strict});
   }
   if (!held) return AnswerGrammar();
   std::optional<Result<AnswerGrammar>> grammar = compiled(format, service);

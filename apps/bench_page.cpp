@@ -41,7 +41,7 @@ bool read_test(const std::string& test, BenchPoint& point) {
 std::optional<BenchPoint> own_point(const nlohmann::json& line) {
   BenchPoint p;
   const auto depth = count_of(line, "depth"), batch = count_of(line, "batch");
-  if (!read_test(text_member(line, "test"), p) || !depth || !batch || *batch == 0) return std::nullopt;
+  if (!read_test(string_or(line, "test", ""), p) || !depth || !batch || *batch == 0) return std::nullopt;
   p.depth = *depth, p.batch = *batch;
   p.tok_s = number_at(line, "tok_s"), p.least = number_at(line, "tok_s_min"),
   p.most = number_at(line, "tok_s_max");
@@ -54,8 +54,8 @@ std::optional<BenchPoint> own_point(const nlohmann::json& line) {
 std::string name_of(const nlohmann::json& line, const std::string& file) {
   if (!line.is_object()) return file;
   const bool llama = line.contains("avg_ts");
-  const std::string model = text_member(line, llama ? "model_type" : "model"),
-                    device = text_member(line, llama ? "gpu_info" : "device");
+  const std::string model = string_or(line, llama ? "model_type" : "model", ""),
+                    device = string_or(line, llama ? "gpu_info" : "device", "");
   if (model.empty()) return file;
   return fmt::format("{}{}{} ({})", model, device.empty() ? "" : " on ", device, file);
 }

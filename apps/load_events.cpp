@@ -9,7 +9,7 @@ namespace {
 // "error": "words", or {"message": "words"}.
 std::string error_of(const Json& error) {
   if (error.is_string()) return error.get<std::string>();
-  const std::string message = text_member(error, "message");
+  const std::string message = string_or(error, "message", "");
   return message.empty() ? "an event tells of an error" : message;
 }
 
@@ -30,8 +30,8 @@ LoadEvent read_load_event(std::string_view data) {
   const Json& choices = member(json, "choices");
   if (!choices.is_array() || choices.empty()) return {.usage = usage_of(json)};
   const Json& choice = choices.front();
-  return {.text = text_member(choice, "text"),
-          .last = !text_member(choice, "finish_reason").empty(),
+  return {.text = string_or(choice, "text", ""),
+          .last = !string_or(choice, "finish_reason", "").empty(),
           .usage = usage_of(json)};
 }
 

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 // ModelOpt's folders say in a file of their own how they are quantised; weights in MXFP4 are the usual ones.
 Status check_modelopt(const fs::path& folder) {
   const std::string path = (folder / "hf_quant_config.json").string();
-  const std::string algorithm = text_member(member(small_json(path), "quantization"), "quant_algo");
+  const std::string algorithm = string_or(member(small_json(path), "quantization"), "quant_algo", "");
   if (algorithm.empty() || algorithm == "MXFP4") return {};
   return error(StatusCode::kUnsupported,
                "{}: weights quantised to {} by ModelOpt are not supported; use the original ones "

@@ -74,7 +74,7 @@ int window_of(JsonFields& f, const Json& json, const ModelConfig& c) {
 std::string own_quant_method(const FormatInfo& dense) { return fmt::format("moesaic_{}", dense.option); }
 
 Status check_hf_kind(const Json& json, const std::string& name) {
-  const std::string type = text_member(json, "model_type");
+  const std::string type = string_or(json, "model_type", "");
   if (type != "gpt_oss" && json.is_object() &&
       text_or(json, "architectures", "").find("Eagle3") != std::string::npos)
     return error(StatusCode::kUnsupported, "{}: an EAGLE3 draft head, which is no model by itself", name);

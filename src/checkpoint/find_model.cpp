@@ -46,7 +46,7 @@ Result<std::string> in_hub(const fs::path& folder, const std::vector<std::string
 // The error for a folder with nothing but an adapter.
 Status only_adapter(const fs::path& folder) {
   const auto config = read_json_file((folder / kAdapterConfig).string());
-  const std::string base = config.ok() ? text_member(config.value(), "base_model_name_or_path") : "";
+  const std::string base = config.ok() ? string_or(config.value(), "base_model_name_or_path", "") : "";
   const std::string model = base.empty() ? "BASE-MODEL" : base.substr(0, 120);
   return invalid("{}: a LoRA adapter{}, not a model; run: -m {} --lora {}", folder.string(),
                  base.empty() ? "" : " for " + model, model, folder.string());

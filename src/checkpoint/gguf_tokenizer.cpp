@@ -29,9 +29,9 @@ void add_merge(TokenizerSource& out, const Json& merge) {
 bool splits_otherwise(const Json& pre) {
   const Json &steps = member(pre, "pretokenizers"), one = Json::array({pre});
   return std::ranges::any_of(steps.is_array() ? steps : one, [](const Json& step) {
-    const std::string pattern = text_member(member(step, "pattern"), "Regex");
+    const std::string pattern = string_or(member(step, "pattern"), "Regex", "");
     const bool own =
-        text_member(step, "type") == "ByteLevel" && member(step, "use_regex") != false;  // GPT-2's
+        string_or(step, "type", "") == "ByteLevel" && member(step, "use_regex") != false;  // GPT-2's
     return own || (!pattern.empty() && pattern != kO200kPattern);
   });
 }

@@ -6,43 +6,14 @@
 
 #include "base/error.h"
 #include "base/file_cache.h"
-#include "base/whole_json.h"
 #include "checkpoint/mapped_file.h"
 
 namespace moesaic {
 namespace {
 
-// Before parsing, so that neither hostile depth nor a great number of small values costs anything.
-Status check_extent(std::string_view text, const std::string& name) {
-  constexpr int kMostDepth = 32;
-  int depth = 0;
-  int64_t values = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      ++values;
-      if (++depth > kMostDepth)
-        return invalid("{}: the JSON is nested deeper than {} levels", name, kMostDepth);
-    } else if (c == ']' || c == '}') {
-      --depth;
-    } else if (c == ',') {
-      ++values;
-    }
-  }
-  return values <= kMostFileValues ? Status()
-                                   : invalid("{}: the JSON has more than {} values", name, kMostFileValues);
-}
-
-// Finds what would make a value slow to build or ambiguous, and builds nothing. nlohmann's own callbacks
-// cannot do this: they look through an object's members again at the end of each of its objects.
-template <typename AnyJson>
-class KeyWatch final : public SilentSax<AnyJson> {
+// Finds what would make a value ambiguous, and builds nothing. nlohmann's own callbacks cannot do this: they
+// look through an object's members again at the end of each of its objects.
+class KeyWatch final : public SilentSax<Json> {
  public:
   bool start_object(std::size_t) override {
     open_.emplace_back();
@@ -53,32 +24,27 @@ class KeyWatch final : public SilentSax<AnyJson> {
     return true;
   }
   bool key(std::string& key) override {
-    comparisons_ += open_.back().size();
     if (!open_.back().insert(key).second && duplicate_.empty()) duplicate_ = key;
     return true;
   }
 
   // The first key that stands twice in one object.
   const std::string& duplicate() const { return duplicate_; }
-  // Counts how often a key is compared with those before it where an object keeps its members in a row.
-  uint64_t comparisons() const { return comparisons_; }
 
  private:
   std::vector<std::unordered_set<std::string>> open_;
   std::string duplicate_;
-  uint64_t comparisons_ = 0;
 };
 
 template <typename AnyJson>
 Result<AnyJson> parse(std::string_view text, const std::string& name) {
-  constexpr uint64_t kMostComparisons = 60'000'000;
-  RETURN_IF_ERROR(check_extent(text, name));
-  KeyWatch<AnyJson> watch;
-  if (!AnyJson::sax_parse(text.begin(), text.end(), &watch)) return invalid("{}: {}", name, json_fault(text));
+  JsonLimits limits{.depth = 32};
+  if (std::is_same_v<AnyJson, OrderedJson>) limits.comparisons = kMaxMemberComparisons;
+  RETURN_IF_ERROR(check_extent(text, limits, name));
+  KeyWatch watch;
+  if (!Json::sax_parse(text.begin(), text.end(), &watch)) return invalid("{}: {}", name, json_fault(text));
   if (!watch.duplicate().empty())
     return invalid("{}: the key '{}' stands twice", name, watch.duplicate().substr(0, 80));
-  if (std::is_same_v<AnyJson, OrderedJson> && watch.comparisons() > kMostComparisons)
-    return invalid("{}: a JSON object has too many members", name);
   AnyJson json = parse_whole_json<AnyJson>(text);
   if (json.is_discarded()) return invalid("{}: {}", name, json_fault(text));
   return json;
@@ -107,18 +73,6 @@ Json small_json(const std::string& path) {
   const Result<std::string> text = read_whole(path, kMost);
   Result<Json> json = text.ok() ? parse_json(text.value(), path) : text.status();
   return json.ok() ? std::move(json).value() : Json();
-}
-
-const Json& member(const Json& object, const char* name) {
-  static const Json kNone;
-  if (!object.is_object()) return kNone;
-  const auto it = object.find(name);
-  return it != object.end() ? *it : kNone;
-}
-
-std::string text_member(const Json& object, const char* name) {
-  const Json& value = member(object, name);
-  return value.is_string() ? value.get<std::string>() : "";
 }
 
 // nlohmann's dump throws on other texts.

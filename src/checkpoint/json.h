@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/whole_json.h"
 #include "moesaic/status.h"
 
 namespace moesaic {
@@ -23,11 +24,6 @@ Result<OrderedJson> read_ordered_json_file(const std::string& path);
 
 // A small file's JSON; null where the file cannot be read, has more than 1 MB or holds anything else.
 Json small_json(const std::string& path);
-
-// An object's member; null where it has none, or is no object.
-const Json& member(const Json& object, const char* name);
-// An object's member that is a text; empty where it has none.
-std::string text_member(const Json& object, const char* name);
 
 // null, false, 0, "", [] and {} ask for nothing.
 template <typename AnyJson>

@@ -68,9 +68,9 @@ Result<Json> runnable(const Json& list, const fs::path& store, const std::string
   const Json& entries = member(list, "manifests");
   for (const char* runner : {"ollama", "llamacpp"}) {
     for (const Json& entry : entries.is_array() ? entries : Json::array()) {
-      if (lower_case(text_member(entry, "runner")) != runner) continue;
+      if (lower_case(string_or(entry, "runner", "")) != runner) continue;
       if (entry.contains("layers")) return entry;
-      const fs::path blob = blob_path(store, text_member(entry, "digest"));
+      const fs::path blob = blob_path(store, string_or(entry, "digest", ""));
       if (!blob.empty()) return read_manifest(blob);
     }
   }
@@ -84,9 +84,9 @@ Result<std::string> blob_of(const Json& manifest, const fs::path& store, const s
   fs::path model, adapter;
   int models = 0;
   for (const Json& layer : layers.is_array() ? layers : Json::array()) {
-    const std::string kind = text_member(layer, "mediaType");
+    const std::string kind = string_or(layer, "mediaType", "");
     if (kind != kModel && kind != kAdapter) continue;
-    const fs::path blob = blob_path(store, text_member(layer, "digest"));
+    const fs::path blob = blob_path(store, string_or(layer, "digest", ""));
     if (blob.empty()) return invalid("{}: its manifest names a blob by something that is no sum", name);
     (kind == kModel ? model : adapter) = blob;
     models += kind == kModel ? 1 : 0;
@@ -162,7 +162,7 @@ Result<std::string> ollama_blob(const OllamaModel& model) {
   const std::optional<fs::path> store = ollama_store_of(model.manifest);
   if (!store) return invalid("{}: not in a store of Ollama", model.manifest);
   ASSIGN_OR_RETURN(Json manifest, read_manifest(model.manifest));
-  if (text_member(manifest, "mediaType") == kList) {
+  if (string_or(manifest, "mediaType", "") == kList) {
     ASSIGN_OR_RETURN(manifest, runnable(manifest, *store, model.name));
   }
   return blob_of(manifest, *store, model.name);

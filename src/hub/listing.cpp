@@ -31,13 +31,13 @@ bool is_plain_path(const std::string& path) {
 }
 
 Result<RemoteFile> file_of(const Json& entry, const std::string& repository) {
-  RemoteFile file{.path = text_member(entry, "path"), .sum = text_member(entry, "oid")};
+  RemoteFile file{.path = string_or(entry, "path", ""), .sum = string_or(entry, "oid", "")};
   if (!is_plain_path(file.path))
     return invalid("{}: its list has a file '{}', whose name is not one of a file in it", repository,
                    printable(file.path.substr(0, 120)));
   const auto large = entry.find("lfs");
   const bool is_large = large != entry.end() && large->is_object();
-  if (is_large) file.sum = text_member(*large, "oid");
+  if (is_large) file.sum = string_or(*large, "oid", "");
   const Json& sized = is_large ? *large : entry;
   const auto size = sized.find("size");
   if (size == sized.end() || !size->is_number_integer() || *size < 0 || *size > kMostSize)
@@ -66,7 +66,7 @@ Status add_files(std::string_view json, Listing& listing) {
   if (!list.is_array()) return invalid("{}: the hub's list of files is not one", listing.repository);
   for (const Json& entry : list) {
     if (!entry.is_object()) return invalid("{}: the hub's list of files is not one", listing.repository);
-    if (text_member(entry, "type") != "file") continue;
+    if (string_or(entry, "type", "") != "file") continue;
     ASSIGN_OR_RETURN(RemoteFile file, file_of(entry, listing.repository));
     listing.files.push_back(std::move(file));
     if (listing.files.size() > kMostFiles)
@@ -77,7 +77,7 @@ Status add_files(std::string_view json, Listing& listing) {
 
 Result<std::string> commit_of(std::string_view json, const std::string& repository) {
   ASSIGN_OR_RETURN(const Json info, parse_json(json, repository + ": the hub's answer"));
-  const std::string commit = text_member(info, "sha");
+  const std::string commit = string_or(info, "sha", "");
   if (commit.size() != 40 || !is_sum(commit))
     return invalid("{}: the hub's answer names no commit; is HF_ENDPOINT a hub?", repository);
   return commit;

@@ -9,72 +9,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/whole_json.h"
 
 namespace moesaic::text {
 namespace {
-
-// Counts what costs time and memory, without building anything. For text that is no JSON the counts may be
-// anything.
-struct Extent {
-  size_t depth = 0;
-  int64_t members = 0;  // most in one object
-  int64_t values = 0, strings = 0, containers = 0, comparisons = 0;
-};
-
-// Past a string's closing quote.
-size_t skip_string(std::string_view json, size_t at) {
-  for (++at; at < json.size() && json[at] != '"'; ++at) {
-    if (json[at] == '\\') ++at;
-  }
-  return at + 1;
-}
-
-Extent extent_of(std::string_view json) {
-  Extent extent;
-  std::vector<int64_t> open;  // members so far of each open bracket
-  for (size_t i = 0; i < json.size() && extent.depth <= kMaxJsonDepth;) {
-    const char c = json[i++];
-    if (c == '"') {
-      ++extent.strings;
-      i = skip_string(json, i - 1);
-    } else if (c == '[' || c == '{') {
-      ++extent.containers;
-      open.push_back(0);
-      extent.depth = std::max(extent.depth, open.size());
-    } else if ((c == ']' || c == '}') && !open.empty()) {
-      open.pop_back();
-    } else if (c == ',') {
-      ++extent.values;
-    } else if (c == ':' && !open.empty()) {
-      extent.comparisons += open.back();
-      extent.members = std::max(extent.members, ++open.back());
-    }
-  }
-  extent.values += extent.containers;
-  return extent;
-}
-
-Status check_depth(const Extent& extent, const std::string& name, size_t most = kMaxJsonDepth) {
-  if (extent.depth <= most) return {};
-  return invalid("{}: the JSON is nested deeper than {} levels", name, most);
-}
-
-Status check_count(int64_t count, int64_t most, const char* what, const std::string& name) {
-  return count <= most ? Status() : invalid("{}: the JSON has more than {} {}", name, most, what);
-}
-
-Status check_all(const Extent& extent, const std::string& name, size_t most_depth = kMaxJsonDepth) {
-  RETURN_IF_ERROR(check_depth(extent, name, most_depth));
-  RETURN_IF_ERROR(check_count(extent.containers, kMaxJsonContainers, "objects and arrays", name));
-  RETURN_IF_ERROR(check_count(extent.strings, kMaxJsonStrings, "strings and names", name));
-  RETURN_IF_ERROR(check_count(extent.values, kMaxJsonValues, "values", name));
-  if (extent.members > kMaxOrderedMembers)
-    return invalid("{}: a JSON object has more than {} members", name, kMaxOrderedMembers);
-  if (extent.comparisons > kMaxMemberComparisons)
-    return invalid("{}: the JSON has too many large objects (of hundreds of members)", name);
-  return {};
-}
 
 // The UTF-16 unit of an escape such as \u00e9 that begins the text; -1: none does.
 int escaped_unit(std::string_view text) {
@@ -210,19 +147,19 @@ void append_compact(const OrderedJson& value, std::string& text) {
 }  // namespace
 
 Result<Json> parse_limited_json(std::string_view json, const std::string& name) {
-  const Extent extent = extent_of(json);
-  RETURN_IF_ERROR(check_depth(extent, name));
-  RETURN_IF_ERROR(check_count(extent.values, kMostFileValues, "values", name));
+  RETURN_IF_ERROR(check_extent(json, {.depth = kMaxJsonDepth}, name));
   return parse<Json>(json, name);
 }
 
 Result<OrderedJson> parse_ordered_json(std::string_view json, const std::string& name) {
-  RETURN_IF_ERROR(check_all(extent_of(json), name));
+  RETURN_IF_ERROR(check_extent(json, kOrderedLimits, name));
   return parse<OrderedJson>(json, name);
 }
 
 Result<OrderedJson> parse_exact_json(std::string_view json, const std::string& name, size_t most_depth) {
-  RETURN_IF_ERROR(check_all(extent_of(json), name, most_depth));
+  JsonLimits limits = kOrderedLimits;
+  limits.depth = most_depth;
+  RETURN_IF_ERROR(check_extent(json, limits, name));
   return parse<OrderedJson>(json, name, exact_json);
 }
 
@@ -243,7 +180,7 @@ bool has_long_integer(std::string_view json) {
   constexpr size_t kAlwaysExact = 15;  // digits
   for (size_t at = 0, end = 0; at < json.size(); at = end) {
     end = json[at] == '"'
-              ? skip_string(json, at)
+              ? skip_json_string(json, at)
               : std::max(at + 1, std::min(json.size(), json.find_first_not_of("+-.0123456789eE", at)));
     if (json[at] == '"' || end - at <= kAlwaysExact) continue;
     const OrderedJson number = exact_json(json.substr(at, end - at));

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/whole_json.h"
 #include "moesaic/conversation.h"
 #include "moesaic/status.h"
 
@@ -15,23 +16,24 @@ namespace moesaic::text {
 
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;  // keeps the order of members; finds them by a scan
+using moesaic::member, moesaic::string_or;
 
 inline constexpr int kMaxJsonDepth = 64;
-// Limits of ordered JSON. Its values take up to 50 times a text's bytes, so the bytes alone are no limit.
-// Lists of token ids are long: 16 prompts of 131,072.
-inline constexpr int64_t kMaxJsonValues = 3'000'000;    // values of any kind
-inline constexpr int64_t kMaxJsonStrings = 500'000;     // members' names included
-inline constexpr int64_t kMaxJsonContainers = 100'000;  // objects and arrays
-inline constexpr int kMaxOrderedMembers = 10'000;       // members of one object
-// A new member is compared with those that its object has: so many comparisons in all.
-inline constexpr int64_t kMaxMemberComparisons = 60'000'000;
+// Its values take up to 50 times a text's bytes, so the bytes alone are no limit. Lists of token ids are
+// long: 16 prompts of 131,072.
+inline constexpr JsonLimits kOrderedLimits{.depth = kMaxJsonDepth,
+                                           .containers = 100'000,
+                                           .strings = 500'000,
+                                           .values = 3'000'000,
+                                           .members = 10'000,
+                                           .comparisons = kMaxMemberComparisons};
 
 // Refuses nesting deeper than kMaxJsonDepth, more than kMostFileValues (base/whole_json.h) and anything that
 // is not JSON. name stands in the message. An escape of half a surrogate pair (\ud83d alone) is read as
 // U+FFFD.
 Result<Json> parse_limited_json(std::string_view json, const std::string& name);
 
-// The same; also refuses more than the numbers above, before anything is built.
+// The same; also refuses more than kOrderedLimits, before anything is built.
 Result<OrderedJson> parse_ordered_json(std::string_view json, const std::string& name);
 
 // The same, and nothing is rounded: a number that reading would change (an integer of more than 64 bits, or
@@ -54,22 +56,6 @@ JsonSchema json_schema(OrderedJson value);
 
 // Without spaces, numbers as Rust's serde_json writes them (1e20, where nlohmann's dump has 1e+20).
 std::string compact_json(const OrderedJson& value);
-
-// object[key], or null where it is absent and where object is no object.
-template <typename AnyJson>
-const AnyJson& member(const AnyJson& object, const char* key) {
-  static const AnyJson null;
-  if (!object.is_object()) return null;
-  const auto at = object.find(key);
-  return at == object.end() ? null : *at;
-}
-
-// object[key] where that is a string, a fallback otherwise, and where object is no object.
-template <typename AnyJson>
-std::string string_or(const AnyJson& object, const char* key, const std::string& fallback) {
-  const AnyJson& value = member(object, key);
-  return value.is_string() ? value.template get<std::string>() : fallback;
-}
 
 // Fails with the first of these members that is there and is neither a string nor null. So string_or() does
 // not drop what somebody wrote.

@@ -6,8 +6,6 @@
 #include <cmath>
 #include <functional>
 
-#include "base/whole_json.h"
-
 namespace moesaic::text {
 namespace {
 
@@ -37,7 +35,7 @@ TEST(LimitedJson, ChecksStrings) {
 TEST(LimitedJson, TakesWhatRequestsHold) {
   for (const std::string& json :
        {list_of(16, list_of(131'072, "1")), list_of(30'000, R"({"role":"user","content":[{"type":"text"}]})"),
-        object_of(kMaxOrderedMembers), list_of(100, object_of(1000)), list_of(400'000, R"("a")"),
+        object_of(kOrderedLimits.members), list_of(100, object_of(1000)), list_of(400'000, R"("a")"),
         std::string(64, '[') + std::string(64, ']'), "\"" + std::string(1 << 20, ',') + R"([{:\")" + "\""})
     EXPECT_EQ(refusal(json), "") << json.substr(0, 80);
 }
@@ -56,8 +54,8 @@ TEST(LimitedJson, BoundsWhatIsBuilt) {
   says(list_of(600'000, "\"\""), "500000 strings");
   says(list_of(600'000, R"("\"\\")"), "500000 strings");
   says(list_of(100, object_of(9'000)), "500000 strings");
-  says(list_of(45, object_of(9'000)), "large objects");
-  says(object_of(kMaxOrderedMembers + 1), "10000 members");
+  says(list_of(45, object_of(9'000)), "objects have too many members");
+  says(object_of(kOrderedLimits.members + 1), "10000 members");
   says(std::string(65, '['), "deeper than 64");
   says(std::string(1 << 20, '{'), "deeper than 64");
   says(std::string(1 << 20, '"'), "500000 strings");

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "chat/terminal_text.h"
 #include "commands.h"
+#include "engine/expert_placement.h"
 #include "model_options.h"
 #include "option_checks.h"
 #include "print_json.h"
@@ -19,13 +20,6 @@ struct InspectOptions {
   bool tensors = false;
   std::string format = "md";
 };
-
-// True if a machine with so little memory can run the model: a step reads the experts that have no room from
-// the file (engine/expert_placement.h).
-bool reads_experts(const Checkpoint& k, const StoredBytes& stored, double memory) {
-  const double one_token = stored.experts * k.config.experts_per_token / k.config.experts;
-  return k.weights.intact && !k.weights.convert_experts && stored.sum() - stored.experts + one_token < memory;
-}
 
 void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& backend) {
   const ModelConfig& c = k.config;
@@ -53,10 +47,11 @@ void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& bac
   fmt::print("KV cache          {:.1f} KB a token ({} full layers), {:.2f} GB at full context\n",
              full * kv_token / 1e3, full, full * kv_token * c.max_context / 1e9);
   const double memory = total_host_memory(), room = memory - weights;
+  const bool reads_experts = may_hold_part(1 + room / stored.experts, c, k.weights);
   fmt::print("this machine      {:.1f} GB of memory: {}\n", memory / 1e9,
              room > 0 ? fmt::format("the weights fit, {:.1f} GB are left for the KV cache", room / 1e9)
                       : fmt::format("{:.1f} GB too little memory for the weights{}", -room / 1e9,
-                                    reads_experts(k, stored, memory)
+                                    reads_experts
                                         ? "; experts that have no room are read from the file, which is slow"
                                         : ""));
   const std::string code = gpu_code();

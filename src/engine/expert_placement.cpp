@@ -23,18 +23,14 @@ double experts_in(const std::vector<MemoryPart>& parts) {
 }
 
 // If not all parts fit, has memory hold as many experts as fit beside the others; a step reads the rest from
-// the file. False: that cannot be, as there is no file (dummy weights), experts are converted at load, or
-// even those of one token do not fit.
+// the file. False: that cannot be.
 bool hold_what_fits(const std::vector<MemoryPart>& parts, double free, const ModelConfig& config,
                     const ModelWeights& weights, Backend& backend) {
   if (bytes_of(parts) <= free) return true;
   constexpr double kShare = 0.9;  // share of the free memory: the rest keeps a part of the file
   const double held = experts_in(parts), all = held / backend.held_experts();
   const double share = (kShare * free - (bytes_of(parts) - held)) / all;
-  if (!weights.intact || weights.convert_experts || config.experts == 0 ||
-      share * config.experts < config.experts_per_token)
-    return false;
-  return backend.hold_experts(std::min(1.0, share));
+  return may_hold_part(share, config, weights) && backend.hold_experts(std::min(1.0, share));
 }
 
 Status check_host_memory(const ModelConfig& config, const ModelWeights& weights,
@@ -50,6 +46,11 @@ Status check_host_memory(const ModelConfig& config, const ModelWeights& weights,
 }
 
 }  // namespace
+
+bool may_hold_part(double share, const ModelConfig& config, const ModelWeights& weights) {
+  return weights.intact && !weights.convert_experts && config.experts > 0 &&
+         share * config.experts >= config.experts_per_token;
+}
 
 KvDemand least_demand(KvDemand demand, const ModelConfig& config) {
   if (demand.context == 0) {

@@ -18,6 +18,10 @@ Status place_experts(const KvDemand& demand, const ModelConfig& config, const Mo
 // The demand, with one request of some 8,192 tokens where nobody said how many there are or how long.
 KvDemand least_demand(KvDemand demand, const ModelConfig& config);
 
+// True if memory may hold this share of the experts while a step reads the rest from the file: there is a
+// file (dummy weights have none), no expert is converted at load, and those of one token fit.
+bool may_hold_part(double share, const ModelConfig& config, const ModelWeights& weights);
+
 // "experts of layers 11 to 23 (13 of 24) in host memory, 6.9 GB"; empty: all are on the device.
 std::string placement_words(const ModelConfig& config, const ModelWeights& weights, Backend& backend);
 

@@ -18,6 +18,7 @@
 #include "backend/profiling.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/open_error.h"
 #include "base/seconds.h"
 #include "chat/terminal.h"
 #include "checkpoint/lora.h"
@@ -276,7 +277,7 @@ Result<std::string> read_text_file(const std::string& path) {
   std::error_code code;
   if (fs::is_directory(path, code)) return invalid("{}: a folder, not a file", path);
   std::ifstream in(path, std::ios::binary);
-  if (!in) return error(StatusCode::kNotFound, "{}: cannot read it: {}", path, std::strerror(errno));
+  if (!in) return open_error(path);
   return read_text(in, path);
 }
 

@@ -77,7 +77,7 @@ class Run(Cli):
         self.assertEqual(self.ok("run", MODEL, "--temp", 0, stdin="hello\nhello\n"), "OK!\nOK!\n")
         self.assertEqual(self.ok("run", MODEL, "--temp", 0, stdin="hello\r\n\r\nhello\r\n"), "OK!\nOK!\n")
         self.refused(1, "-p @: give a file", "run", MODEL, "-p", "@")
-        self.refused(1, "absent.txt: cannot read it: No such file", "run", MODEL, "-p", "@/absent.txt")
+        self.refused(1, "absent.txt: No such file", "run", MODEL, "-p", "@/absent.txt")
         self.refused(1, "/absent: no such file", "run", MODEL, "-p", "a", "--tokenizer", "/absent")
         done = self.moesaic("run", THINKER, "-n", 3, "--temp", 0, "-p", "hello")
         self.assertEqual((done.returncode, done.stdout.strip()), (0, ""))

@@ -153,7 +153,7 @@ class Usage(Cli):
             schema.write_text(text)
             self.refused(1, ["bad_schema.json", words], "run", "-m", ABSENT, "-p", "hi", "--json-schema", schema)
         self.refused(1, "--json-schema: .*not valid JSON", "run", "-m", ABSENT, "-p", "hi", "--json-schema", "{a}")
-        self.refused(1, "cannot read", "run", "-m", ABSENT, "-p", "hi", "--json-schema", FOLDER / "absent.json")
+        self.refused(1, "absent.json: No such file", "run", "-m", ABSENT, "-p", "hi", "--json-schema", FOLDER / "absent.json")
 
     def test_devices(self):
         self.refused(2, "tpu", "verify", "--quick", "--device", "tpu")

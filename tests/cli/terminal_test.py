@@ -249,7 +249,7 @@ class Commands(Chat):
                 (self.folder / "b.md").write_text("```\nb\n```")
                 self.send(f"/attach {self.folder}/a.c", answer=r"b\s*y\s*t\s*e\s*s")
                 self.send(f"/attach {self.folder}/b.md", answer=r"b\s*y\s*t\s*e\s*s")
-                self.send("/attach /absent", answer="cannot read")
+                self.send("/attach /absent", answer="/absent: No such file")
                 self.send("/attach", answer="give a file")
                 self.send("What is this?", answer="OK!")
                 self.assertEqual(self.saved()["messages"][0]["content"], f"What is this?\n\n{self.folder}/a.c:\n```\nint x;\n```"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
 
 #include "checkpoint/json.h"
 #include "text/utf8.h"
@@ -107,11 +106,7 @@ nb::dict tier_stats(const KvTierStats& tier) {
 Failure::Failure(const openai::ApiError& error)
     : Failure(code_of(error), error.param.empty() || error.message.starts_with(error.param + ":")
                                   ? error.message
-                                  : fmt::format("{}: {}", error.param, error.message)) {
-  constexpr std::string_view kServers = "start the server with a larger --ctx";
-  if (const size_t at = message.find(kServers); error.code == "context_length_exceeded" && at != message.npos)
-    message.replace(at, kServers.size(), "open the model with a larger context");
-}
+                                  : fmt::format("{}: {}", error.param, error.message)) {}
 
 void translate_failures() {
   // A copy, since the interpreter empties modules at its end.

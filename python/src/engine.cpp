@@ -103,7 +103,8 @@ std::variant<std::vector<Tokens>, openai::ApiError> Engine::submit(Endpoint endp
                                 .today = fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))),
                                 .max_choices = kMostChoices,
                                 .strict_fields = true,
-                                .grammars = &grammars_};
+                                .grammars = &grammars_,
+                                .larger_context = "open the model with a larger context"};
   auto made = endpoint == Endpoint::kChat ? openai::prepare_chat(body, service)
                                           : openai::prepare_completion(body, service);
   if (auto* refusal = std::get_if<openai::ApiError>(&made)) return *refusal;

@@ -6,6 +6,7 @@
 #include "anthropic/error.h"
 #include "anthropic/messages_cases.h"
 #include "openai/argument_style.h"
+#include "openai/generation_fields.h"
 #include "openai/stream_lines.h"
 
 namespace moesaic::anthropic {
@@ -259,10 +260,11 @@ TEST(MessagesAnswer, AStreamsBeginningCountsThePromptAsItsEndDoes) {
 }
 
 TEST(MessagesAnswer, APromptThatIsTooLongIsSaidInAnthropicsWords) {
-  const Json json = Json::parse(anthropic::error_json(openai::context_exceeded(700, 900, 512, "messages")));
+  const openai::Refusal refusal = openai::check_prompt_length(1400, 2048, "messages", service());
+  const Json json = Json::parse(anthropic::error_json(refusal.value()));
   EXPECT_EQ(json["error"]["type"], "invalid_request_error");
   EXPECT_TRUE(json["error"]["message"].get<std::string>().starts_with(
-      "prompt is too long: 700 tokens > 511 maximum. This model's maximum context length is 512 tokens"));
+      "prompt is too long: 1400 tokens > 1023 maximum. This model's maximum context length is 1024 tokens"));
 }
 
 TEST(MessagesAnswer, Errors) {

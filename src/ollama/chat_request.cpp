@@ -157,9 +157,8 @@ openai::PreparedRequestOrError prepared_raw(ChatRequest& r, const std::string& p
   const TokenLimit limit = openai::prompt_limit(service);
   Result<std::vector<int32_t>> tokens = service.model.tokenize(prompt, true, limit);
   if (!tokens.ok()) return openai::api_error(tokens.status(), "prompt");
-  const size_t count = tokens.value().size();
-  if (count >= static_cast<size_t>(service.model.context()))
-    return openai::context_exceeded(count, limit.most, service.model.context(), "prompt");
+  if (auto refusal = openai::check_prompt_length(tokens.value().size(), limit.most, "prompt", service))
+    return *refusal;
   if (!fields.ok()) return *fields.refusal();
   r.sampling.reasoning_budget = service.reasoning_budget;
   r.sampling.skip_special = true;

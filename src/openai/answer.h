@@ -119,6 +119,7 @@ struct Service {
   ResponseStore* responses = nullptr;  // null: none are stored
   // Bytes of a stored response that are read; the error of a longer one has needs_bytes.
   size_t most_stored = SIZE_MAX;
+  std::string larger_context = "start the server with a larger --ctx";  // the way to get one
   std::string client = {};      // who may read what this request stores
   std::string holder = {};      // in whose share of the store it is
   std::stop_token cancel = {};  // ends long work early; the result is then meaningless

@@ -41,19 +41,11 @@ ApiError not_found(const std::string& message, const std::string& code) {
   return {.http = 404, .message = message, .code = code};
 }
 
-ApiError context_exceeded(size_t prompt_tokens, size_t counted, int context, const std::string& param) {
-  const std::string tokens =
-      prompt_tokens > counted ? fmt::format("more than {}", counted) : fmt::format("{}", prompt_tokens);
-  return {.http = 400,
-          .message = fmt::format(
-              "This model's maximum context length is {} tokens. However, your {} resulted in {} tokens, "
-              "which leaves none for the answer. Please reduce the length of the {}, or start the server "
-              "with a larger --ctx.",
-              context, param, tokens, param),
-          .param = param,
-          .code = "context_length_exceeded",
-          .prompt_tokens = prompt_tokens,
-          .most_tokens = static_cast<size_t>(context) - 1};
+ApiError model_not_found(const std::string& model, const std::string& served) {
+  return {.http = 404,
+          .message = fmt::format("the model '{}' is not served here; '{}' is", model.substr(0, 200), served),
+          .param = "model",
+          .code = "model_not_found"};
 }
 
 ApiError internal_error(const std::string& message) {

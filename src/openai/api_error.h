@@ -18,7 +18,7 @@ struct ApiError {
   int retry_after = 0;             // seconds, for 429 and 503; 0: not said
   bool needs_compilation = false;  // not an error: repeat the call with Service::may_compile
   size_t needs_bytes = 0;          // likewise: with so many of Service::most_stored
-  // The prompt's tokens, and the most that it may have: of context_exceeded() alone.
+  // The prompt's tokens, and the most that it may have: of check_prompt_length() alone.
   size_t prompt_tokens = 0, most_tokens = 0;
 };
 
@@ -34,9 +34,7 @@ std::string error_json(const ApiError& error);
 // The error for a status of the engine or the tokenizer. param: the field that it is about.
 ApiError api_error(const Status& status, const std::string& param = {});
 ApiError not_found(const std::string& message, const std::string& code = {});
-// In OpenAI's words, which clients look for. prompt_tokens: as TokenLimit leaves them, at most `counted`;
-// where they are more, it says "more than".
-ApiError context_exceeded(size_t prompt_tokens, size_t counted, int context, const std::string& param);
+ApiError model_not_found(const std::string& model, const std::string& served);
 ApiError internal_error(const std::string& message);
 
 }  // namespace moesaic::openai

@@ -61,10 +61,9 @@ void add_prompt(const Json& prompt, Fields& fields, const Service& service, Comp
   if (!tokens.ok()) return fields.refuse("prompt", tokens.status().message());
   const size_t count = tokens.value().size();
   if (count == 0) return fields.refuse("prompt", "is empty");
-  if (count >= static_cast<size_t>(service.model.context())) {
-    const size_t counted = prompt.is_string() ? prompt_limit(service).most : count;
-    return fields.refuse(context_exceeded(count, counted, service.model.context(), "prompt"));
-  }
+  const size_t counted = prompt.is_string() ? prompt_limit(service).most : count;
+  if (Refusal refusal = check_prompt_length(count, counted, "prompt", service))
+    return fields.refuse(*std::move(refusal));
   r.prompts.push_back(std::move(tokens).value());
 }
 

@@ -21,12 +21,7 @@ Result<Json> parse_object(std::string_view body) {
 void read_model(Fields& fields, const Service& service) {
   std::string model = service.name;
   fields.read("model", model);
-  if (model != service.name && !model.empty())
-    fields.refuse({.http = 404,
-                   .message = fmt::format("the model '{}' is not served here; '{}' is", model.substr(0, 200),
-                                          service.name),
-                   .param = "model",
-                   .code = "model_not_found"});
+  if (model != service.name && !model.empty()) fields.refuse(model_not_found(model, service.name));
 }
 
 namespace {
@@ -249,15 +244,30 @@ TokenLimit prompt_limit(const Service& service) {
   return {.most = 2 * static_cast<size_t>(service.model.context()), .cancel = service.cancel};
 }
 
+Refusal check_prompt_length(size_t tokens, size_t counted, const std::string& param, const Service& service) {
+  const auto context = static_cast<size_t>(service.model.context());
+  if (tokens < context) return {};
+  const std::string shown = tokens > counted ? fmt::format("more than {}", counted) : std::to_string(tokens);
+  return ApiError{
+      .http = 400,
+      .message = fmt::format(
+          "This model's maximum context length is {} tokens. However, your {} resulted in {} tokens, "
+          "which leaves none for the answer. Please reduce the length of the {}, or {}.",
+          context, param, shown, param, service.larger_context),
+      .param = param,
+      .code = "context_length_exceeded",
+      .prompt_tokens = tokens,
+      .most_tokens = context - 1};
+}
+
 std::variant<std::vector<int32_t>, ApiError> prompt_of(const Result<Conversation>& conversation,
                                                        const std::string& param, const TokenLimit& limit,
                                                        const Service& service) {
   if (!conversation.ok()) return api_error(conversation.status(), param);
   Result<std::vector<int32_t>> prompt = service.model.chat_prompt(conversation.value(), limit);
   if (!prompt.ok()) return api_error(prompt.status(), param);
-  const size_t tokens = prompt.value().size();
-  if (tokens >= static_cast<size_t>(service.model.context()))
-    return context_exceeded(tokens, limit.most, service.model.context(), param);
+  if (Refusal refusal = check_prompt_length(prompt.value().size(), limit.most, param, service))
+    return *refusal;
   return std::move(prompt).value();
 }
 

@@ -71,6 +71,10 @@ std::variant<std::vector<int32_t>, ApiError> prompt_of(const Result<Conversation
 // The most tokens that are made of a prompt: some more than the context, to say how many are too many.
 TokenLimit prompt_limit(const Service& service);
 
+// Refuses a prompt as long as the context in OpenAI's words, which clients look for. tokens: as TokenLimit
+// leaves them, at most `counted`; where they are more, it says "more than".
+Refusal check_prompt_length(size_t tokens, size_t counted, const std::string& param, const Service& service);
+
 // n generations that differ in their seeds, the first one's being the request's.
 std::vector<GenerationRequest> repeated(const GenerationRequest& request, int n);
 

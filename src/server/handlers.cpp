@@ -213,12 +213,7 @@ asio::awaitable<void> models(HttpExchange& exchange, App& app) {
 asio::awaitable<void> model_by_id(HttpExchange& exchange, App& app) {
   openai::Refusal refusal;
   const std::string id = model_id(exchange.request().path);
-  if (id != app.options.model_name)
-    refusal = ApiError{.http = 404,
-                       .message = fmt::format("the model '{}' is not served here; '{}' is", id.substr(0, 200),
-                                              app.options.model_name),
-                       .param = "model",
-                       .code = "model_not_found"};
+  if (id != app.options.model_name) refusal = openai::model_not_found(id, app.options.model_name);
   co_await send_unless(refusal, exchange, model_json(app));
 }
 

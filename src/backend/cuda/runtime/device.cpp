@@ -10,8 +10,11 @@
 
 namespace moesaic::cuda {
 
+// The runtime keeps a thread's last error. Code that asks for it behind a launch of its own, here or in the
+// program that links this library, would take it for the launch's.
 Status check(cudaError_t code, const std::string& what) {
   if (code == cudaSuccess) return {};
+  cudaGetLastError();
   const StatusCode kind =
       code == cudaErrorMemoryAllocation ? StatusCode::kOutOfMemory : StatusCode::kInternal;
   return error(kind, "cuda: {}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));

@@ -34,6 +34,7 @@ std::vector<LateCopy>& late_copies() {
   static std::vector<LateCopy> all;
   return all;
 }
+thread_local cudaError_t last_error = cudaSuccess;
 void end_default_stream() {
   const std::scoped_lock lock(memory_lock());
   for (const LateCopy& copy : std::exchange(late_copies(), {}))
@@ -69,7 +70,7 @@ cudaError_t cudaFree(void* p) {
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** p, size_t bytes) {
-  if (!captures().may_allocate()) return *p = nullptr, cudaErrorMemoryAllocation;
+  if (!captures().may_allocate()) return *p = nullptr, last_error = cudaErrorMemoryAllocation;
   return *p = std::malloc(bytes), cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* p) { return std::free(p), cudaSuccess; }
@@ -186,7 +187,8 @@ cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object
 cudaError_t cudaUserObjectRelease(cudaUserObject_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaStreamQuery(cudaStream_t) { return captures().hangs ? cudaErrorNotReady : cudaSuccess; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return last_error; }
 const char* cudaGetErrorString(cudaError_t) { return "an error"; }
 const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }

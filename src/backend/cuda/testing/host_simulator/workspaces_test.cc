@@ -140,6 +140,14 @@ TEST_F(WorkspacesTest, NothingIsAllocatedForAWord) {
   EXPECT_FALSE(captures().of_graph.contains(first_));
 }
 
+// It would be taken for that of a later launch.
+TEST(Check, LeavesNoErrorBehind) {
+  captures().allocations_left = 0;
+  EXPECT_EQ(PinnedBuffer::allocate(1).status().code(), StatusCode::kOutOfMemory);
+  captures().allocations_left = -1;
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
 TEST(CopyToDevice, IsThereForStreamsThatDoNotWait) {
   const int from = 7;
   const DeviceBuffer to = DeviceBuffer::allocate(sizeof(int), "a test").value();

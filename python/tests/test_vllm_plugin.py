@@ -329,7 +329,7 @@ def test_the_method_prepares_and_runs(quantization, monkeypatch, experts):
         assert torch.equal(method.apply_monolithic(experts, x, torch.zeros(3, 4)), 7 * x)
     finally:
         library._destroy()
-    # vLLM's reload_weights() makes the parameters again, and calls this.
+    # A reload of vLLM's weights makes the parameters again, and calls this.
     method.create_weights(experts, num_experts=2, hidden_size=64, intermediate_size_per_partition=32, params_dtype=torch.bfloat16)
     with pytest.raises(NotImplementedError, match="weights cannot be loaded a second time"):
         method.process_weights_after_loading(experts)

@@ -66,12 +66,18 @@ class FairQueue {
     if (task == tasks.end()) return std::nullopt;
     return take(at->second, task);
   }
+  // The queue is whole whenever `gone` is called, which may throw.
   template <typename Gone>
   void erase_if(const Gone& gone) {
-    for (ClientTasks& of : order_)
-      size_ -= std::erase_if(of.tasks, [&](const auto& task) { return gone(task.second); });
-    std::erase_if(order_,
-                  [&](const ClientTasks& of) { return of.tasks.empty() && by_name_.erase(of.client) > 0; });
+    for (auto of = order_.begin(); of != order_.end();) {
+      for (auto task = of->tasks.begin(); task != of->tasks.end();) {
+        const bool over = gone(task->second);
+        size_ -= over ? 1 : 0;
+        task = over ? of->tasks.erase(task) : task + 1;
+      }
+      const bool none = of->tasks.empty() && by_name_.erase(of->client) > 0;
+      of = none ? order_.erase(of) : std::next(of);
+    }
   }
   template <typename Visit>
   void for_each(const Visit& visit) const {

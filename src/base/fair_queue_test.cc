@@ -4,6 +4,7 @@
 
 #include <map>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,19 @@ TEST(FairQueue, WhatComesBackIsItsClientsFirst) {
   EXPECT_EQ(left, "a0c0");
   EXPECT_FALSE(queue.erase("b", 2));
   EXPECT_EQ(all_of(queue), (std::vector<std::string>{"a0", "c0"}));
+}
+
+TEST(FairQueue, AnExceptionAmongThoseThatGoLosesAndRepeatsNone) {
+  Queue queue(10);
+  for (const std::string task : {"a1", "b1", "b2", "b3", "b4", "c1"})
+    queue.push(task.substr(0, 1), static_cast<uint64_t>(task[1]), task);
+  const auto until = [](const std::string& task) {
+    if (task == "b4") throw std::runtime_error("no memory");
+    return task != "b2";
+  };
+  EXPECT_THROW(queue.erase_if(until), std::runtime_error);
+  EXPECT_EQ(queue.size(), 3);
+  EXPECT_EQ(all_of(queue), (std::vector<std::string>{"b2", "c1", "b4"}));
 }
 
 // Whatever comes in whatever order: between two tasks of a client every other client that waited had its

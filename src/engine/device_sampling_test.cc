@@ -262,5 +262,23 @@ TEST(DeviceSampling, ACallbackThatThrowsLeavesNoStepInFlight) {
   }
 }
 
+// The second exception comes where the backend is to forget its steps: tokens of before are nobody's later.
+TEST(DeviceSampling, StepsThatCannotBeForgottenAreForgottenByTheNextStep) {
+  const EngineOptions options{.context = 200, .max_batch = 4, .max_rows = 64};
+  Harness run(true, options), alone(true, options);
+  run.backend.when_forgotten_ = [&] {
+    run.backend.when_forgotten_ = nullptr;
+    throw std::bad_alloc();
+  };
+  const auto throws = [](const SampledToken&) { throw std::runtime_error("a callback"); };
+  ASSERT_TRUE(run.engine.submit({1, 2, 3}, {.temperature = 0}, throws, {}).ok());
+  EXPECT_THROW((void)run.engine.run_to_end(), std::bad_alloc);
+  for (Harness* each : {&run, &alone}) {
+    each->submit(20, {.temperature = 0, .max_tokens = 40});
+    ASSERT_EQ(each->engine.run_to_end().message(), "");
+  }
+  run.expect_equals(alone);
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -313,8 +313,8 @@ bool Engine::must_take_first() {
 
 Status Engine::fail(const Status& status) {
   scheduler_->fail_all(status);
-  scheduler_->collect();                        // nobody copies a page any more
-  static_cast<void>(backend_->forget_steps());  // every request has its error already
+  scheduler_->collect();  // nobody copies a page any more
+  forget_steps();
   return status;
 }
 
@@ -376,12 +376,18 @@ Status Engine::run_step() {
   return status;
 }
 
+void Engine::forget_steps() {
+  static_cast<void>(backend_->forget_steps());  // every request has its error already
+  forgets_ = false;
+}
+
 // Rows count as computed once they are scheduled: after an exception nobody knows which of them are. Where
 // memory has run out, there may be none for what follows either.
 Status Engine::step() {
   static const Status ended(StatusCode::kInternal, "a step was ended by an exception");
   try {
     const Clock::time_point begin = Clock::now();
+    if (forgets_) forget_steps();
     Status status = run_step();
     ++steps_;
     step_seconds_ += seconds_since(begin);
@@ -390,6 +396,7 @@ Status Engine::step() {
   } catch (...) {
     running_ = {};
     held_.clear();
+    forgets_ = true;
     scheduler_->fail_all(ended);
     try {
       scheduler_->collect();
@@ -397,7 +404,7 @@ Status Engine::step() {
       // The cache's watcher threw as well, or there is no memory. The next step collects what is left, and
       // the first exception is the one to report.
     }
-    static_cast<void>(backend_->forget_steps());
+    forget_steps();  // the next step does it where this throws
     update_stats();
     throw;
   }

@@ -139,6 +139,7 @@ class Engine {
   void wait_for_others() const;
   void measure_prompts(const ScheduledBatch& step, Clock::time_point begun);
   Status run_step();
+  void forget_steps();
   void update_stats();
 
   Backend* backend_;
@@ -156,6 +157,7 @@ class Engine {
   std::vector<SampledToken> sampled_;
   std::unique_ptr<ThreadPool> pickers_;         // null before the first step that has work for them
   std::vector<std::shared_ptr<Request>> held_;  // the requests that have Request::held
+  bool forgets_ = false;                        // the backend may have steps that nobody waits for
   uint64_t next_id_ = 1;
   uint64_t generated_ = 0, steps_ = 0;
   double step_seconds_ = 0, device_seconds_ = 0;

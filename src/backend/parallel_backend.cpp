@@ -47,13 +47,22 @@ struct Ranks {
   std::vector<ThreadPlan::Node> nodes;  // by rank, or none
 };
 
-Status run_job(const Job& job, int rank, Backend& backend) {
+// False: the exchange has the error. Where memory has run out, that takes none.
+bool run_job(const Job& job, int rank, Ranks& ranks) {
+  const auto told = [&](const Status& status) {
+    if (!status.ok()) ranks.exchange->fail(status);
+    return status.ok();
+  };
   try {
-    return job(rank, backend);
+    try {
+      return told(job(rank, *ranks.backends[static_cast<size_t>(rank)]));
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& e) {
+      return told(error(StatusCode::kInternal, "rank {}: {}", rank, e.what()));
+    }
   } catch (const std::bad_alloc&) {
-    return error(StatusCode::kOutOfMemory, "rank {}: out of memory", rank);
-  } catch (const std::exception& e) {
-    return error(StatusCode::kInternal, "rank {}: {}", rank, e.what());
+    return told({StatusCode::kOutOfMemory, "out of memory"});
   }
 }
 
@@ -67,11 +76,10 @@ void work(const std::shared_ptr<Ranks>& ranks, int rank) {
     seen = ranks->jobs;
     std::shared_ptr<const Job> job = ranks->job;
     lock.unlock();
-    const Status status = run_job(*job, rank, *ranks->backends[static_cast<size_t>(rank)]);
+    const bool done = run_job(*job, rank, *ranks);
     job.reset();
-    if (!status.ok()) ranks->exchange->fail(status);
     lock.lock();
-    --ranks->running, ranks->failed += status.ok() ? 0 : 1;
+    --ranks->running, ranks->failed += done ? 0 : 1;
     ranks->changed.notify_all();
   }
 }

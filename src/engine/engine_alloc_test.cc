@@ -16,13 +16,17 @@ namespace {
 thread_local int allocations_left = 0;  // before one of this thread's fails; 0: none does
 thread_local bool goes_on = false;      // all behind it fail, too
 std::atomic<int> any_left = 0;          // the same of all threads
+std::atomic<bool> any_goes_on = false;
 
 void* allocate(size_t size) {
   if (allocations_left > 0 && --allocations_left == 0) {
     if (goes_on) allocations_left = 1;
     throw std::bad_alloc();
   }
-  if (any_left.load(std::memory_order_relaxed) > 0 && any_left.fetch_sub(1) == 1) throw std::bad_alloc();
+  if (any_left.load(std::memory_order_relaxed) > 0 && any_left.fetch_sub(1) == 1) {
+    if (any_goes_on) any_left = 1;
+    throw std::bad_alloc();
+  }
   if (void* const memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
@@ -231,6 +235,7 @@ TEST(EngineAlloc, AModelsStepWithoutMemoryChangesNoLaterAnswer) {
       const uint32_t n = rng() % 10;
       const auto r = submit(n);
       while (!engine.idle()) {
+        any_goes_on = rng() % 2 == 0;
         if (rng() % 40 == 0) any_left = 1 + static_cast<int>(rng() % (rng() % 2 == 0 ? 20 : 150));
         try {
           if (!engine.step().ok()) ++failed;

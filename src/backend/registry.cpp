@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <charconv>
+#include <future>
 #include <optional>
-#include <thread>
+#include <system_error>
 
 #include "backend/backend.h"
 #include "backend/cpu/cpu_backend.h"
@@ -77,12 +78,12 @@ Status check_rank_options(const Entry& entry, const BackendOptions& options, con
 // Creates the backend on a thread that stays on the node, so that its threads and memory are there, too.
 Result<std::unique_ptr<Backend>> create_on_node(const Entry& entry, const BackendOptions& options,
                                                 const ThreadPlan::Node& node) {
-  Result<std::unique_ptr<Backend>> made = error(StatusCode::kInternal, "no backend");
-  std::thread([&] {
-    stay_on(node);
-    made = entry.create(options);
-  }).join();
-  return made;
+  return std::async(std::launch::async,
+                    [&] {
+                      stay_on(node);
+                      return entry.create(options);
+                    })
+      .get();
 }
 
 // The ranks that name the same GPU share it.
@@ -93,7 +94,7 @@ BackendOptions::Part part_of(const std::vector<int>& devices, size_t rank) {
           .count = static_cast<int>(std::count(begin, devices.end(), *own))};
 }
 
-Result<std::unique_ptr<Backend>> create_ranks(const Entry& entry, const BackendOptions& options) {
+Result<std::unique_ptr<Backend>> create_ranks(const Entry& entry, const BackendOptions& options) try {
   const ThreadPlan threads = threads_of_ranks(options);
   RETURN_IF_ERROR(check_rank_options(entry, options, threads));
   const auto exchange = std::make_shared<Exchange>(options.tp, kRankLimit);
@@ -118,6 +119,8 @@ Result<std::unique_ptr<Backend>> create_ranks(const Entry& entry, const BackendO
       std::move(ranks), exchange,
       {.together = entry.name == std::string_view("cuda"),
        .nodes = options.rank_per_node ? threads.nodes : std::vector<ThreadPlan::Node>()});
+} catch (const std::system_error& e) {
+  return error(StatusCode::kOutOfMemory, "--tp {}: cannot start a thread: {}", options.tp, e.what());
 }
 
 }  // namespace

@@ -212,6 +212,7 @@ asio::awaitable<bool> Connection::receive_body() {
   while (!parser_->is_done()) {
     const size_t used = buffer_.size() > 0 ? parser_->take_body(received()) : 0;
     buffer_.consume(used);
+    if (request_.method != "POST") drop_body();  // nothing takes it, and it may come without a key
     if (parser_->refusal()) {
       co_await refuse(parser_->refusal());
       co_return false;

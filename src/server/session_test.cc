@@ -290,6 +290,21 @@ TEST_F(SessionTest, Keys) {
   expect(get(kHost + "Authorization: Bearer secret\r\nAuthorization: Bearer x\r\n", "/v1/models"), "400 ");
 }
 
+TEST_F(SessionTest, ABodyWithoutAKeyTakesNoMemory) {
+  options_.api_keys = {"secret"};
+  app_ = app_without_model(options_);
+  for (const char* method : {"GET", "OPTIONS"}) {
+    SessionHarness session(io_, *app_);
+    session.start();
+    session.feed(fmt::format("{} /health HTTP/1.1\r\n{}Content-Length: 100000\r\n\r\n", method, kHost));
+    session.feed(std::string(60000, 'x'));
+    EXPECT_EQ(app_->metrics.body_bytes, 0) << method;
+    session.feed(std::string(40000, 'x') + kNext);
+    session.finish();
+    EXPECT_EQ(statuses_of(session.answers()), method == std::string("GET") ? "200 200 " : "204 200 ");
+  }
+}
+
 TEST_F(SessionTest, PagesOfOtherOriginsAreRefusedBeforeTheBody) {
   options_.cors_origins = {"https://Page.example/"};
   const auto from = [](const std::string& origin) { return get(kHost + "Origin: " + origin + "\r\n"); };

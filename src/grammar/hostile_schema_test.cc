@@ -83,6 +83,11 @@ std::vector<Row> costly_rows() {
       {"empty parts", {.regex = "((" + repeated(12'000, [](int) { return "a{0}"; }) + "){10000}){10000}"}});
   rows.push_back(
       {"look-ahead", schema({{"pattern", "^" + repeated(5'000, [](int) { return "(?!a{9999})"; })}})});
+  const std::string pairs = repeated(4'500, [](int i) {
+    const std::u32string twice(2, 0x100 + static_cast<char32_t>(i));
+    return utf8_of(twice) + "|";
+  });
+  rows.push_back({"characters against characters", {.regex = "a(?=" + pairs + "a)(?=" + pairs + "a).*"}});
   rows.push_back({"patterns that fail",
                   schema({{"anyOf", list(900, [](int i) -> Ordered {
                              return {

@@ -56,7 +56,10 @@ class Pairs {
     if (state == 0 && (rest.taken != 0) == must_) made.skips.push_back(0);
     for (const int skip : from.skips) made.skips.push_back(at(skip, place));
     for (const auto& [set, next] : from.steps) {
-      for (const auto& [other, then] : rest.steps) add_step(made, set, other, next, then);
+      for (const auto& [other, then] : rest.steps) {
+        if (work_.spent()) return made;
+        add_step(made, set, other, next, then);
+      }
       if (!must_) add_step(made, set, others_[place], next, -1);
     }
     return made;
@@ -65,7 +68,7 @@ class Pairs {
   void add_step(CharAutomaton::State& made, int set, const CharSet& other, int next, int place) {
     work_.add(kStepWork + a_.sets[set].size() + other.size());
     CharSet both = intersection(a_.sets[set], other);
-    if (both.empty() || work_.spent()) return;
+    if (both.empty()) return;
     const auto [entry, fresh] = sets_.try_emplace(std::move(both), static_cast<int>(a_.sets.size()));
     if (fresh) a_.sets.push_back(entry->first);
     made.steps.push_back({entry->second, place < 0 ? next : at(next, place)});

@@ -100,6 +100,10 @@ class Surroundings(Case):
         self.assertEqual(self.text("#server-load"), "")
         self.ask("one", "1")
         self.assertEqual(self.stub.bodies[-1]["model"], "tiny")
+        self.answer_of("/ready", 502, "<html>Bad Gateway</html>")
+        self.until("$('#server-device').textContent === 'The server cannot be reached'")
+        self.answer_of("/ready", 403, "<html>Forbidden</html>")
+        self.until("$('#server-device').textContent.includes('tokens of context')")
 
     def test_a_call_that_was_cut_off_asks_for_no_result(self):
         gate = threading.Event()

@@ -25,8 +25,8 @@ async function ask() {
 
 const modelIn = metrics => metrics.match(/\{model_name=("(?:[^"\\]|\\.)*")/)?.[1] ?? "";
 
-// Empty where a proxy keeps them from readers.
-const metricsText = () => getText("metrics").catch(error => {
+// Empty where a proxy keeps it from readers.
+const textOf = address => getText(address).catch(error => {
   if (error.status >= 400 && error.status < 500) return "";
   throw error;
 });
@@ -58,7 +58,8 @@ function explain(error) {
 async function look() {
   let pause = document.hidden ? 10000 : 2000;
   try {
-    const metrics = await metricsText(), model = modelIn(metrics);
+    const metrics = await textOf("metrics"), model = modelIn(metrics);
+    if (!metrics) await textOf("ready");   // says whether the server is there
     if (model !== asked) await ask();
     asked = model;
     if (metrics) showLoad(load(metrics));

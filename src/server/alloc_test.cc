@@ -7,15 +7,17 @@
 
 #include "base/temporary_folder.h"
 #include "server/http_client.h"
+#include "server/server.h"
 #include "server/session_harness.h"
 
 namespace {
 
 constexpr size_t kSmall = 256;
-int allocations_left = 0;  // before one fails; 0: none does
+thread_local size_t least = kSmall;     // bytes of an allocation that may fail
+thread_local int allocations_left = 0;  // before one of this thread's fails; 0: none does
 
 void* allocate(size_t size) {
-  if (size >= kSmall && allocations_left > 0 && --allocations_left == 0) throw std::bad_alloc();
+  if (size >= least && allocations_left > 0 && --allocations_left == 0) throw std::bad_alloc();
   if (void* const memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
@@ -90,6 +92,25 @@ INSTANTIATE_TEST_SUITE_P(
                     "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nExpect: "
                     "100-continue\r\nTransfer-Encoding: chunked\r\n\r\n40;x=y\r\n"
                     "0123456789012345678901234567890123456789012345678901234567890123\r\n0\r\nX: y\r\n\r\n"));
+
+// Some of the threads are there already where one more has no memory.
+TEST(ServerOutOfMemory, AStartWithoutMemoryEndsByAnError) {
+  int failed = 0;
+  ServerOptions options{.port = 0, .model_name = "none", .version = "test"};
+  options.io_threads = 4;
+  for (int failing = 1; failing < 25; ++failing) {
+    const auto server = Server::create(options, [](const Server::Progress&) -> Result<Model> {
+                          return Status(StatusCode::kIo, "no model");
+                        }).value();
+    least = 0, allocations_left = failing;
+    try {
+      failed += server->run(false).code() == StatusCode::kInternal ? 1 : 0;
+    } catch (const std::bad_alloc&) {
+    }
+    least = kSmall, allocations_left = 0;
+  }
+  EXPECT_GT(failed, 3);
+}
 
 }  // namespace
 }  // namespace moesaic::server

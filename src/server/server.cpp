@@ -64,7 +64,7 @@ void at_end(int /*signal*/) {
   if (++signals_at_end > 2) std::_Exit(ExitWatch::kStatus);
 }
 
-Status no_thread(const std::system_error& e) {
+Status no_thread(const std::exception& e) {
   return error(StatusCode::kInternal, "cannot start a thread: {} (ulimit -u, a container's pids limit)",
                e.what());
 }
@@ -246,7 +246,7 @@ void Server::Impl::set_drain_end(Clock::time_point time) {
   if (!ends_process) return;
   try {
     watch.end_at(time + kCutTime + stop_time, app.log.file());
-  } catch (const std::system_error& e) {  // nobody watches, and answers end all the same
+  } catch (const std::exception& e) {  // nobody watches, and answers end all the same
     app.log.failure(e.what());
   }
 }
@@ -323,16 +323,16 @@ Status Server::run(bool signals) {
     s.wait_for_signal();
     s.ends_process = true;
   }
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;  // an exception waits for those that there are
   Status started;
   try {
     s.app.engine.start([&s] { s.engine_changed(); }, [&s](int percent) { s.loading(percent); });
     for (int i = 0; i < s.app.options.io_threads; ++i) threads.emplace_back([&s] { s.work(); });
-  } catch (const std::system_error& e) {
-    started = no_thread(e);
+  } catch (const std::exception& e) {
     s.io.stop();
+    started = no_thread(e);
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::jthread& thread : threads) thread.join();
   signals_at_end = s.signals_seen;
   s.signals.clear();
   for (const int signal : heard) std::signal(signal, at_end);

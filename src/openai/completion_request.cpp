@@ -77,7 +77,11 @@ void read_prompts(Fields& fields, const Service& service, CompletionRequest& r) 
 }
 
 void read_logprobs(Fields& fields, CompletionRequest& r) {
-  fields.integer("logprobs", r.sampling.top_logprobs, 0, kMaxLogprobs);
+  const Json* given = fields.find("logprobs");
+  if (given != nullptr && given->is_boolean())  // as in chat completions
+    r.sampling.top_logprobs = given->get<bool>() ? 1 : -1;
+  else
+    fields.integer("logprobs", r.sampling.top_logprobs, 0, kMaxLogprobs);
   if (r.echo) r.sampling.prompt_logprobs = r.sampling.top_logprobs;
 }
 

@@ -25,6 +25,14 @@ TEST(Requests, WholeNumbersMayBeWrittenAsFractions) {
     EXPECT_EQ(error_of(chat(std::string(R"("max_tokens": )") + wrong)).param, "max_tokens") << wrong;
 }
 
+// Clients of both endpoints send what chat completions have.
+TEST(Requests, LogprobsOfCompletionsMayBeABoolean) {
+  EXPECT_EQ(sampling_of(completion(R"("logprobs": true)")).top_logprobs, 1);
+  EXPECT_EQ(sampling_of(completion(R"("logprobs": false)")).top_logprobs, -1);
+  EXPECT_EQ(sampling_of(completion(R"("logprobs": true, "echo": true)")).prompt_logprobs, 1);
+  EXPECT_EQ(error_of(completion(R"("logprobs": "true")")).param, "logprobs");
+}
+
 TEST(Requests, NoLimitIsMinusOne) {
   for (const char* key : {"max_tokens", "max_completion_tokens", "n_predict"}) {
     EXPECT_EQ(sampling_of(chat("\"" + std::string(key) + "\": -1")).max_tokens, 0) << key;

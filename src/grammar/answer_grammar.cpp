@@ -87,7 +87,7 @@ class Contents {
     ASSIGN_OR_RETURN(const StateId rule, made);
     return called(rule, name + ": no JSON value satisfies the schema, as far as it can be followed", next);
   }
-  // Arguments.
+  // A function's arguments: where its schema is not supported and it is not strict, any object.
   Result<StateId> of_function(const AnswerFormat::Function& function, StateId next) {
     const std::string name = "parameters of " + function.name;
     Result<StateId> made = of(function.json_schema, name, next);

@@ -8,9 +8,9 @@
 
 namespace moesaic::grammar {
 
-// Makes states that go on as `from` does, for those rests of the text alone that `rest` takes (must), or does
-// not take. add: adds a state to the automaton and returns its number. stopped: there are too many.
-// Returns the first.
+// Adds states that take the texts which `from` takes, as far as `rest` takes them too (must), or does not
+// take them. Returns the first one. add: adds a state to the automaton and returns its number. stopped: there
+// are too many states, or the work is spent.
 int looking_ahead(CharAutomaton& automaton, int from, const CharDfa& rest, bool must, Work& work,
                   const std::function<int(CharAutomaton::State)>& add, const std::function<bool()>& stopped);
 

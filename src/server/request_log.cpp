@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 
 #include "base/error.h"
@@ -45,6 +46,13 @@ std::string text_of(const openai::Json& json) {
   return json.dump(-1, ' ', true, openai::Json::error_handler_t::replace);
 }
 
+// On standard error, beside a log that is a file. A pipe with room takes so much at once.
+void say(std::string_view text) {
+  const std::string line = fmt::format("moesaic: {}\n", text.substr(0, PIPE_BUF / 2));
+  if (!has_room(STDERR_FILENO)) return;
+  [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
 }  // namespace
 
 // Nobody waits for a log that is read too slowly.
@@ -70,7 +78,10 @@ Status RequestLog::open(const std::string& path) {
 
 void RequestLog::take_notices() {
   takes_notices_ = true;
-  set_notice_sink([this](const std::string& line) { event("notice", line); });
+  set_notice_sink([this](const std::string& line) {
+    event("notice", line);
+    if (!path_.empty()) say(line);  // it may be about the disk that the log is on
+  });
 }
 
 void RequestLog::write(std::string line) {
@@ -94,11 +105,9 @@ void RequestLog::write(std::string line) {
 }
 
 void RequestLog::lose(int reason) {
-  if (++lost_ > 1 || path_.empty() || !has_room(STDERR_FILENO)) return;
-  const std::string text = fmt::format(
-      "moesaic: {}: cannot write the log: {}; the server goes on without it until there is room\n", path_,
-      std::strerror(reason));
-  [[maybe_unused]] const ssize_t ignored = ::write(2, text.data(), text.size());
+  if (++lost_ > 1 || path_.empty()) return;
+  say(fmt::format("{}: cannot write the log: {}; the server goes on without it until there is room", path_,
+                  std::strerror(reason)));
 }
 
 void RequestLog::request(const HttpRequest& request, const RequestRecord& r) {

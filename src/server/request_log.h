@@ -25,6 +25,7 @@ class RequestLog {
 
   Status open(const std::string& path);  // appends
   // Logs what notice() has to tell as an event, for as long as the log is there: nobody waits for its reader.
+  // Where the log is a file, standard error has it too.
   void take_notices();
   void request(const HttpRequest& request, const RequestRecord& record);
   void event(std::string_view event, std::string_view detail = {});

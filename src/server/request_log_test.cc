@@ -64,12 +64,25 @@ TEST_F(PipeLog, WhatIsFromOutsideHasNoControlCharacters) {
 
 TEST_F(PipeLog, ANoticeIsAnEventAndWaitsForNoReader) {
   log_.take_notices();
-  for (int i = 0; i < 1000; ++i) notice(std::string(400, 'x'));  // more than a pipe holds
+  notice(std::string(400, 'x'));
+  for (int i = 0; i < 1000; ++i) log_.event("full", std::string(400, 'x'));  // more than a pipe holds
+  notice("lost");
   std::istringstream there(read());
   std::string line;
   ASSERT_TRUE(std::getline(there, line));
   EXPECT_EQ(nlohmann::json::parse(line)["event"], "notice");
   EXPECT_EQ(nlohmann::json::parse(line)["detail"], std::string(400, 'x'));
+}
+
+TEST(FileLog, ANoticeIsSeenWhereTheLogsDiskIsFull) {
+  RequestLog log;
+  ASSERT_TRUE(log.open("/dev/full").ok());
+  log.take_notices();
+  testing::internal::CaptureStderr();
+  notice("a disk is full");
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_NE(told.find("/dev/full: cannot write the log: "), std::string::npos) << told;
+  EXPECT_NE(told.find("moesaic: a disk is full\n"), std::string::npos) << told;
 }
 
 TEST_F(PipeLog, LostLinesAreCountedOnce) {

@@ -228,14 +228,14 @@ def speed(runs):
 # ---- the plot beside it ----
 
 def plot(runs):
-    rows = []
-    for run in runs:
-        if run["table"] == "h200-llama":
-            columns = dict(columns_of(run))
-            for figure in sorted(columns["moesaic"], key=row_of):
-                theirs = [f["tok_s"] for f in columns["llama.cpp"] if row_of(f) == row_of(figure)]
-                rows += [(f"{model_of(run, figure)}, {name_of(figure)}", (speed, figure["tok_s"])) for speed in theirs]
-    return svg("Tokens per second on an NVIDIA H200, the same GGUF files", ("llama.cpp", "moesaic"), rows)
+    rows = {}
+    for run in (r for r in runs if r["table"] == "h200-llama"):
+        columns = dict(columns_of(run))
+        theirs = {row_of(f): f["tok_s"] for f in columns["llama.cpp"]}
+        rows.update({(model_of(run, f), row_of(f), name_of(f)): (theirs[row_of(f)], f["tok_s"])
+                     for f in columns["moesaic"] if row_of(f) in theirs})
+    bars = [(f"{model}, {name}", speeds) for (model, _, name), speeds in sorted(rows.items())]
+    return svg("Tokens per second on an NVIDIA H200, the same GGUF files", ("llama.cpp", "moesaic"), bars)
 
 
 def rendered(page, runs):

@@ -52,6 +52,7 @@ Status StepWait::until(const std::function<cudaError_t()>& query, const char* wh
           what, limit_.count());
     }
     if (std::chrono::steady_clock::now() - begun > kBusy) std::this_thread::sleep_for(kPause);
+    if (now != 0) std::this_thread::yield();  // the host's threads may be as many as its CPUs
   }
   cudaGetLastError();  // cudaErrorNotReady
   return check(code, what);

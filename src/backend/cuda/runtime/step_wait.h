@@ -23,7 +23,8 @@ namespace moesaic::cuda {
 class StepWait {
  public:
   // limit_seconds: 0: none. progress: a number that changes as long as the step moves on, as one does whose
-  // experts the host computes: the limit counts from its last change. May be empty.
+  // experts the host computes, and 0 where it computes nothing: the limit counts from its last change. May be
+  // empty.
   explicit StepWait(double limit_seconds, std::function<uint32_t()> progress = {})
       : limit_(limit_seconds), progress_(std::move(progress)) {}
 

@@ -112,12 +112,12 @@ void DiskTier::touch(const KvPart& part) {
 }
 
 // Evicts parts until the bytes fit; false if they do not even then. Removes the files after it has unlocked.
-bool DiskTier::make_room(uint64_t bytes, const KvPartId& kept) {
+bool DiskTier::make_room(uint64_t bytes, const KvPartId& kept, uint64_t most) {
   std::vector<KvPart> gone;
   bool fits = false;
   {
     const std::lock_guard lock(mutex_);
-    gone = index_.make_room(bytes, kept);
+    gone = index_.make_room(bytes, kept, most);
     fits = index_.fits(bytes);
   }
   for (const KvPart& part : gone) folder_.remove(kv_file_name(part));
@@ -131,8 +131,14 @@ bool DiskTier::put(const KvPart& part, std::span<const std::byte> bytes) {
   const uint64_t space = space_of(sizeof(KvFileHeader) + bytes.size());
   if (!takes(part) || !make_room(space, part.parent())) return false;
   const KvFileHeader header = kv_file_header(key(), part, bytes);
-  if (const int why = folder_.write(kv_file_name(part), std::as_bytes(std::span(&header, 1)), bytes);
-      why != 0) {
+  const auto write = [&] {
+    return folder_.write(kv_file_name(part), std::as_bytes(std::span(&header, 1)), bytes);
+  };
+  int why = write();
+  // The disk may be full below the bound. The longest unused parts go there, too: what is kept would never
+  // change otherwise.
+  if ((why == ENOSPC || why == EDQUOT) && make_room(space, part.parent(), stats().bytes)) why = write();
+  if (why != 0) {
     if (write_again_ == decltype(write_again_)())
       notice(fmt::format("{}: {}; what does not fit is not kept", folder_.path(), std::strerror(why)));
     write_again_ = now + kPause;

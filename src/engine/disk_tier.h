@@ -53,7 +53,7 @@ class DiskTier final : public IndexedTier {
   explicit DiskTier(PrivateFolder folder) : IndexedTier(UINT64_MAX), folder_(std::move(folder)) {}
   Status read_names();
   Status bound(uint64_t most_bytes);
-  bool make_room(uint64_t bytes, const KvPartId& kept = {});
+  bool make_room(uint64_t bytes, const KvPartId& kept = {}, uint64_t most = UINT64_MAX);
   void lose(const KvPart& part, const char* why);
 
   PrivateFolder folder_;

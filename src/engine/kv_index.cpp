@@ -6,9 +6,9 @@
 
 namespace moesaic {
 
-std::vector<KvPart> KvIndex::make_room(uint64_t bytes, const KvPartId& kept) {
+std::vector<KvPart> KvIndex::make_room(uint64_t bytes, const KvPartId& kept, uint64_t most) {
   std::vector<KvPart> gone;
-  while (!fits(bytes)) {
+  while (!fits(bytes) || bytes_ + bytes > most) {
     const auto leaf = std::ranges::find_if(leaves_, [&](const Leaf& l) { return l.second != kept; });
     if (leaf == leaves_.end()) break;
     gone.push_back(parts_.at(leaf->second).part);

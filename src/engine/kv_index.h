@@ -24,9 +24,9 @@ class KvIndex {
 
   // True if the part would be found: its parent is here, or it has none.
   bool takes(const KvPart& part) const { return part.parent() == KvPartId() || has(part.parent()); }
-  // Takes parts out until there is room for so many bytes, or none is left but `kept`, the parent of what is
-  // to come.
-  std::vector<KvPart> make_room(uint64_t bytes, const KvPartId& kept = {});
+  // Takes parts out until there is room for so many bytes below the bound and below `most`, or none is left
+  // but `kept`, the parent of what is to come.
+  std::vector<KvPart> make_room(uint64_t bytes, const KvPartId& kept = {}, uint64_t most = UINT64_MAX);
   bool fits(uint64_t bytes) const { return bytes_ + bytes <= most_bytes_; }
   // Adds a part that is not there, as the one that was used last.
   void add(const KvPart& part, uint64_t bytes);

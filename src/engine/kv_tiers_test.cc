@@ -1,5 +1,8 @@
 // The KV store's tiers without an engine: what goes first, and files that are not what was written.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -10,6 +13,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <iostream>
 #include <map>
 #include <random>
 
@@ -393,6 +397,52 @@ TEST_F(Folder, ADiskThatTakesNothingIsSaidOnce) {
   for (uint64_t n = 1; n <= 20; ++n) EXPECT_FALSE(tier->put(full(n, 0), bytes_));
   EXPECT_EQ(said.lines.size(), 1u);
   EXPECT_EQ(tier->stats().bytes, 0u);
+}
+
+// Mounts an empty file system of 64 KiB, for this process alone. False where the system does not allow it.
+bool mount_small(const std::string& folder) {
+  const uid_t user = geteuid();
+  const gid_t group = getegid();
+  if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  std::ofstream("/proc/self/setgroups") << "deny";
+  std::ofstream("/proc/self/uid_map") << "0 " << user << " 1";
+  std::ofstream("/proc/self/gid_map") << "0 " << group << " 1";
+  return mount("none", folder.c_str(), "tmpfs", 0, "size=64k") == 0;
+}
+
+// Another's file takes a third of the disk; the bound is far above what is left. Says what is wrong.
+std::string fault_on_a_full_disk(const std::string& folder) {
+  std::ofstream(folder + "/others") << std::string(20'000, 'x');
+  const auto part_of = [](uint64_t n) { return full(n, n % 4 == 1 ? 0 : n - 1); };  // chains of four
+  Lines said;
+  const auto tier = DiskTier::open(folder, 1 << 20);
+  if (!tier.ok()) return tier.status().message();
+  for (uint64_t n = 1; n <= 40; ++n) {
+    if (!tier.value()->put(part_of(n), bytes_of(part_of(n), 4000))) return fmt::format("{} is not kept", n);
+  }
+  for (uint64_t n = 37; n <= 40; ++n) {
+    const auto bytes = tier.value()->get(part_of(n), 4000);
+    if (bytes == nullptr || *bytes != bytes_of(part_of(n), 4000)) return fmt::format("{} is not there", n);
+  }
+  if (tier.value()->has(part_of(1).id)) return "the oldest is there";
+  return said.lines.empty() ? "" : said.lines.front();
+}
+
+TEST_F(Folder, NewPartsReplaceOldOnesOnAFullDisk) {
+  constexpr int kCannotMount = 77;
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (!mount_small(folder_.path())) _exit(kCannotMount);
+    const std::string fault = fault_on_a_full_disk(folder_.path());
+    std::cerr << fault << std::flush;
+    _exit(fault.empty() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kCannotMount) GTEST_SKIP() << "no file system can be mounted here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(KvFileName, IsReadAsItIsWritten) {

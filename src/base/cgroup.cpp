@@ -131,8 +131,16 @@ double reclaimable(const std::string& folder, std::string_view prefix) {
   return bytes;
 }
 
+// A group of v2 may have two limits. Whoever is above memory.high is stopped again and again, as far as not
+// to go on at all where there is nothing to reclaim.
+double least_limit(const std::string& folder, bool v2) {
+  if (!v2) return read_limit(folder + "/memory.limit_in_bytes");
+  const double most = read_limit(folder + "/memory.max"), high = read_limit(folder + "/memory.high");
+  return most > 0 && high > 0 ? std::min(most, high) : std::max(most, high);
+}
+
 std::optional<MemoryLimit> memory_limit(const std::string& folder, bool v2) {
-  const double limit = read_limit(folder + (v2 ? "/memory.max" : "/memory.limit_in_bytes"));
+  const double limit = least_limit(folder, v2);
   std::ifstream in(folder + (v2 ? "/memory.current" : "/memory.usage_in_bytes"));
   const double used = read_number(in) - reclaimable(folder, v2 ? "" : "total_");
   if (limit <= 0) return {};

@@ -14,7 +14,7 @@ std::optional<double> cgroup_cpu_quota(const std::string& root);
 struct MemoryLimit {
   double limit = 0, available = 0;  // bytes; available: pages of files count as free
 };
-// The least limit of the same groups: memory.max (v2) or memory.limit_in_bytes (v1).
+// The least limit of the same groups: memory.max and memory.high (v2) or memory.limit_in_bytes (v1).
 std::optional<MemoryLimit> cgroup_memory(const std::string& root);
 
 }  // namespace moesaic

@@ -361,6 +361,21 @@ TEST(CgroupMemory, TheLeastOfAllGroups) {
   EXPECT_EQ(cgroup_memory(root.path())->available, 0);
 }
 
+// As units of systemd set it.
+TEST(CgroupMemory, AGroupThatIsThrottledAboveItsMemoryHigh) {
+  const FakeRoot root;
+  root.cgroup_v2("/a");
+  root.write("sys/fs/cgroup/a/memory.max", "max");
+  root.write("sys/fs/cgroup/a/memory.high", "800");
+  root.write("sys/fs/cgroup/a/memory.current", "100");
+  EXPECT_EQ(cgroup_memory(root.path())->limit, 800);
+  EXPECT_EQ(cgroup_memory(root.path())->available, 700);
+  root.write("sys/fs/cgroup/a/memory.max", "900");
+  EXPECT_EQ(cgroup_memory(root.path())->limit, 800);
+  root.write("sys/fs/cgroup/a/memory.high", "max");
+  EXPECT_EQ(cgroup_memory(root.path())->limit, 900);
+}
+
 TEST(CgroupMemory, Version1) {
   const FakeRoot root;
   root.write("proc/self/cgroup", "5:cpuset:/x\n4:memory:/x");

@@ -39,10 +39,19 @@ bool write_all(int file, std::string_view bytes) {
   return true;
 }
 
-// Beside the file, of this process and call alone.
-std::string unfinished(const std::string& path) {
+// A file beside the target, of this call alone. Processes in other containers and on other hosts may have the
+// same number.
+struct Unfinished {
+  std::string path;
+  int file;
+};
+Unfinished open_unfinished(const std::string& target, mode_t mode) {
   static std::atomic<uint64_t> calls{0};
-  return fmt::format("{}.{}-{}{}", path, getpid(), calls++, kUnfinished);
+  while (true) {
+    Unfinished made{fmt::format("{}.{}-{}{}", target, getpid(), calls++, kUnfinished), -1};
+    made.file = open(made.path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    if (made.file >= 0 || errno != EEXIST) return made;
+  }
 }
 
 struct Found {
@@ -99,14 +108,13 @@ Status replace_whole(const std::string& path, std::string_view bytes, Readers re
   const fs::file_status there = fs::status(target, ignored);
   if (fs::exists(there) && !fs::is_regular_file(there)) return invalid("{}: not a regular file", path);
   const bool for_all = readers == Readers::kAll;
-  const std::string fresh = unfinished(target);
-  const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, for_all ? 0644 : 0600);
+  const auto [fresh, file] = open_unfinished(target, for_all ? 0644 : 0600);
   const bool written = file >= 0 && write_all(file, bytes) && fsync(file) == 0;
   const int reason = errno;
   if (file >= 0) close(file);
   if (written && rename(fresh.c_str(), target.c_str()) == 0) return {};
   const int why = written ? errno : reason;
-  unlink(fresh.c_str());
+  if (file >= 0) unlink(fresh.c_str());
   return error(StatusCode::kIo, "{}: {}", path, std::strerror(why));
 }
 

@@ -1,5 +1,6 @@
 #include "base/file_cache.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -8,6 +9,8 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "base/temporary_folder.h"
 
@@ -109,6 +112,20 @@ TEST_F(FileCaches, SweepsWhatOthersLeftUnfinished) {
   ASSERT_TRUE(cache.put("a", "blob").ok());
   EXPECT_FALSE(fs::exists(old));
   EXPECT_TRUE(fs::exists(fresh));
+}
+
+// A process in another container may have the same number, and share the folder.
+TEST_F(FileCaches, WhatAnotherOfTheSameNumberIsWritingStays) {
+  const FileCache cache(folder());
+  ASSERT_TRUE(cache.put("a", "blob").ok());
+  std::vector<std::string> others;
+  for (int call = 0; call < 1000; ++call) {
+    others.push_back(fmt::format("{}.{}-{}.part", cache.path_of("a"), getpid(), call));
+    std::ofstream(others.back()) << "another's";
+  }
+  ASSERT_TRUE(cache.put("a", "new").ok());
+  EXPECT_EQ(cache.find("a"), "new");
+  for (const std::string& other : others) EXPECT_EQ(read_whole(other, 100).value(), "another's") << other;
 }
 
 // Four processes put and find the same two keys, in a folder that holds one of them at a time: what is found

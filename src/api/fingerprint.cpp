@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t kExperts = 8, kRows = 16, kExpertRows = 4;  // in a layer, a dense matrix, an expert
 constexpr int64_t kColumns = 512;                             // columns of a row, from its beginning
 constexpr int64_t kWhole = 1 << 20;                           // elements: a smaller matrix is read whole
-constexpr int64_t kPieces = 64, kPieceBytes = 64;             // samples of a tensor that is converted at load
+constexpr int64_t kAdaptedColumns = 64;            // columns of each row of an adapted model's embedding
+constexpr int64_t kPieces = 64, kPieceBytes = 64;  // samples of a tensor that is converted at load
 
 template <typename T>
 uint64_t add(std::span<const T> values, uint64_t hash) {
@@ -52,6 +53,14 @@ uint64_t add(const MatrixView& m, uint64_t hash) {
 uint64_t add(const ExpertsView& experts, uint64_t hash) {
   spread(experts.count, kExperts, [&](int64_t e) { hash = add_sample(experts.at(e), kExpertRows, hash); });
   return hash;
+}
+
+// An adapter may bring an embedding in which the rows of a few tokens alone are others.
+uint64_t add_embedding(const ModelWeights& weights, uint64_t hash) {
+  MatrixView m = weights.embed;
+  if (weights.adapter_storage == nullptr || m.rows * m.cols <= kWhole) return add(m, hash);
+  m.cols = std::min(m.cols, kAdaptedColumns);
+  return add_rows(m, m.rows, hash);
 }
 
 uint64_t add_dense(const LayerWeights& w, uint64_t hash) {
@@ -116,7 +125,7 @@ uint64_t fingerprint(const Checkpoint& checkpoint, std::string_view more) {
     hash = add_experts(weights, i, hash);
     hash = add(adapter_of(weights, i), hash);
   }
-  return add(weights.final_norm, add(weights.embed, hash));
+  return add(weights.final_norm, add_embedding(weights, hash));
 }
 
 std::string kv_arithmetic(const std::string& dense, const std::string& moe_path, bool batch_invariant,

@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <set>
 
 namespace moesaic {
@@ -87,6 +88,21 @@ TEST_F(Fingerprint, TellsAdaptersAndTheirScales) {
     other.weights.adapters.resize(other.weights.layers.size());
     other.weights.adapters[1].qkv = adapter(down, up);
     EXPECT_TRUE(prints.insert(fingerprint(other, "")).second) << down << " " << up;
+  }
+}
+
+// A large embedding, of which an adapter that brings it has trained one token's row.
+TEST_F(Fingerprint, TellsEachRowOfAnAdaptersEmbedding) {
+  const int64_t vocab = 20'000, hidden = 64;
+  const std::vector<float>& values = kept_.emplace_back(static_cast<size_t>(vocab * hidden), 1.0F);
+  Checkpoint other = model_;
+  other.weights.adapter_storage = std::make_shared<int>(0);
+  other.weights.embed = f32(vocab, hidden, values);
+  std::set<uint64_t> prints = {fingerprint(other, "")};
+  for (const int64_t row : {int64_t{0}, int64_t{7}, vocab - 2}) {
+    Checkpoint trained = other;
+    trained.weights.embed = changed(other.weights.embed, row, 5, 0.25F);
+    EXPECT_TRUE(prints.insert(fingerprint(trained, "")).second) << row;
   }
 }
 

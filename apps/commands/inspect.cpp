@@ -47,7 +47,7 @@ void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& bac
   fmt::print("KV cache          {:.1f} KB a token ({} full layers), {:.2f} GB at full context\n",
              full * kv_token / 1e3, full, full * kv_token * c.max_context / 1e9);
   const double memory = total_host_memory(), room = memory - weights;
-  const bool reads_experts = may_hold_part(1 + room / stored.experts, c, k.weights);
+  const bool reads_experts = may_hold_part((stored.experts + room) / stored.experts, c, k.weights);
   fmt::print("this machine      {:.1f} GB of memory: {}\n", memory / 1e9,
              room > 0 ? fmt::format("the weights fit, {:.1f} GB are left for the KV cache", room / 1e9)
                       : fmt::format("{:.1f} GB too little memory for the weights{}", -room / 1e9,

@@ -25,7 +25,9 @@ struct AnswerFormat {
   struct Function {
     std::string name;         // without "functions."
     std::string json_schema;  // for the arguments; empty: they may be any text
-    bool strict = true;  // where its schema is not supported, compile() fails; else any object, with a note
+    // If the schema is not supported: true: compile() fails; false: the arguments are any object, with a
+    // note.
+    bool strict = true;
   };
 
   // True for a conversation, as in GenerationRequest::chat: the form below is then that of the final channel,

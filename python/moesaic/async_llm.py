@@ -157,7 +157,7 @@ class AsyncLLM(_Base):
             raise InvalidRequest(f"another request in flight has the id {request_id!r}")
         flight = self._in_flight[request_id] = _Flight(self._channel(), request.params.n)
         queue = flight.queue
-        self._draw_seed(request)  # not in the threads, of which any may be the first
+        self._draw_seed(request)  # before the threads, which may run in any order
         try:
             # Making tokens of a long prompt takes its time, and so does compiling a schema.
             loop = asyncio.get_running_loop()

@@ -48,9 +48,9 @@ class MoesaicMoEMethod(Mxfp4MoEMethod):
         return None
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        if hasattr(layer, "moesaic_experts"):  # the end of an update, of which SGLang has refused the weights
+        if hasattr(layer, "moesaic_experts"):  # SGLang ends an update whose weights it has refused
             return
-        # SGLang answers requests for other weights with it, before it changes anything.
+        # SGLang refuses requests for other weights with this text, before it changes anything.
         layer._derived_weight_cache_error = "moesaic: weights cannot be loaded a second time; start SGLang without MOESAIC_SGLANG"
         config = self.moe_runner_config
         layer.moesaic_experts = ops.prepare_mxfp4_moe(

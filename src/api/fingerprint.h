@@ -10,9 +10,9 @@
 
 namespace moesaic {
 
-// A hash of the sizes and constants, of the vectors and adapters whole, of samples of every layer's matrices,
-// and of the embedding's rows, all of them beside an adapter, which may bring others; as numbers: a model has
-// the same one whichever file it is read from, if that holds the same values. Experts that are converted at
+// Hashes the sizes and constants, all of the vectors and adapters, samples of every layer's matrices, and
+// rows of the embedding: a sample, or each of them where there is an adapter, which may bring others. Values
+// are hashed as numbers: a model has the same hash from any file with the same values. Experts converted at
 // load count as the file has them. more: what else changes K and V, such as formats. Rows that are sampled
 // are read from the file again: not before the weights are loaded.
 uint64_t fingerprint(const Checkpoint& checkpoint, std::string_view more);

@@ -91,7 +91,7 @@ TEST_F(Fingerprint, TellsAdaptersAndTheirScales) {
   }
 }
 
-// A large embedding, of which an adapter that brings it has trained one token's row.
+// The embedding is large, and the adapter that brings it has trained one token's row.
 TEST_F(Fingerprint, TellsEachRowOfAnAdaptersEmbedding) {
   const int64_t vocab = 20'000, hidden = 64;
   const std::vector<float>& values = kept_.emplace_back(static_cast<size_t>(vocab * hidden), 1.0F);

@@ -47,7 +47,7 @@ struct Ranks {
   std::vector<ThreadPlan::Node> nodes;  // by rank, or none
 };
 
-// False: the exchange has the error. Where memory has run out, that takes none.
+// False if the job failed; the exchange has its error then. The error for lack of memory needs none itself.
 bool run_job(const Job& job, int rank, Ranks& ranks) {
   const auto told = [&](const Status& status) {
     if (!status.ok()) ranks.exchange->fail(status);

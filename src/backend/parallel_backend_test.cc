@@ -175,7 +175,7 @@ TEST_F(ParallelBackendTest, ARankMayLoadForLongerThanAStepTakes) {
   release_.set_value();
 }
 
-// A user with few processes: some of the threads can be started.
+// The user may have few processes, so only some of the threads can be started.
 TEST(ParallelBackendLimit, ThreadsThatCannotBeStartedAreAnError) {
   const auto make = [] {
     const rlimit few{.rlim_cur = 3, .rlim_max = 3};

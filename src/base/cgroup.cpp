@@ -131,8 +131,8 @@ double reclaimable(const std::string& folder, std::string_view prefix) {
   return bytes;
 }
 
-// A group of v2 may have two limits. Whoever is above memory.high is stopped again and again, as far as not
-// to go on at all where there is nothing to reclaim.
+// A group of v2 may have two limits. The kernel throttles processes above memory.high, so much that they
+// hardly go on where it finds nothing to reclaim.
 double least_limit(const std::string& folder, bool v2) {
   if (!v2) return read_limit(folder + "/memory.limit_in_bytes");
   const double most = read_limit(folder + "/memory.max"), high = read_limit(folder + "/memory.high");

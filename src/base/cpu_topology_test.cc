@@ -361,7 +361,7 @@ TEST(CgroupMemory, TheLeastOfAllGroups) {
   EXPECT_EQ(cgroup_memory(root.path())->available, 0);
 }
 
-// As units of systemd set it.
+// A unit of systemd may set both limits.
 TEST(CgroupMemory, AGroupThatIsThrottledAboveItsMemoryHigh) {
   const FakeRoot root;
   root.cgroup_v2("/a");

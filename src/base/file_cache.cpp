@@ -39,8 +39,8 @@ bool write_all(int file, std::string_view bytes) {
   return true;
 }
 
-// A file beside the target, of this call alone. Processes in other containers and on other hosts may have the
-// same number.
+// A file beside the target that only this call writes. A process in another container or on another host may
+// have the same process id.
 struct Unfinished {
   std::string path;
   int file;

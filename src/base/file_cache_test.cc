@@ -114,7 +114,7 @@ TEST_F(FileCaches, SweepsWhatOthersLeftUnfinished) {
   EXPECT_TRUE(fs::exists(fresh));
 }
 
-// A process in another container may have the same number, and share the folder.
+// A process in another container may have the same process id, and share the folder.
 TEST_F(FileCaches, WhatAnotherOfTheSameNumberIsWritingStays) {
   const FileCache cache(folder());
   ASSERT_TRUE(cache.put("a", "blob").ok());

@@ -18,8 +18,8 @@ void debug(const std::string& line);
 // program, once at start-up).
 void set_notices(bool on);
 void notice(std::string line);
-// Gives these lines to `take` instead of standard error, whose reader a thread may have to wait for; null:
-// they are printed again.
+// Gives the lines of notice() to `take` instead of standard error, where a thread may have to wait for the
+// reader. null: they are printed again.
 void set_notice_sink(std::function<void(const std::string& line)> take);
 // To the callback, if there is one.
 void log(LogLevel level, const std::string& line);

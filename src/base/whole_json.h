@@ -22,13 +22,13 @@ struct JsonLimits {
   int64_t strings = INT64_MAX;       // members' names included
   int64_t values = kMostFileValues;  // containers included
   int64_t members = INT64_MAX;       // in one object
-  // Each name with those before it in its object: ordered JSON finds members by a scan.
+  // Ordered JSON finds members by a scan, so each name is compared with those before it in its object.
   int64_t comparisons = INT64_MAX;
 };
 inline constexpr int64_t kMaxMemberComparisons = 60'000'000;
 
-// Fails where the text has more, before anything is built of it; name stands in the message. Of a text that
-// is no JSON it says anything.
+// Fails where the text has more, before anything is built of it; name stands in the message. A text that is
+// no JSON may pass or fail.
 Status check_extent(std::string_view text, const JsonLimits& limits, const std::string& name);
 
 // The place behind a string's closing quote.

@@ -262,7 +262,7 @@ TEST(DeviceSampling, ACallbackThatThrowsLeavesNoStepInFlight) {
   }
 }
 
-// The second exception comes where the backend is to forget its steps: tokens of before are nobody's later.
+// The second exception comes when the backend is to forget its steps. No later request may get their tokens.
 TEST(DeviceSampling, StepsThatCannotBeForgottenAreForgottenByTheNextStep) {
   const EngineOptions options{.context = 200, .max_batch = 4, .max_rows = 64};
   Harness run(true, options), alone(true, options);

@@ -111,7 +111,8 @@ void DiskTier::touch(const KvPart& part) {
   folder_.touch(kv_file_name(part));
 }
 
-// Evicts parts until the bytes fit; false if they do not even then. Removes the files after it has unlocked.
+// Evicts parts until the bytes fit below the bound and below `most`; false if they do not fit below the bound
+// even then. Removes the files after it has unlocked.
 bool DiskTier::make_room(uint64_t bytes, const KvPartId& kept, uint64_t most) {
   std::vector<KvPart> gone;
   bool fits = false;
@@ -135,8 +136,8 @@ bool DiskTier::put(const KvPart& part, std::span<const std::byte> bytes) {
     return folder_.write(kv_file_name(part), std::as_bytes(std::span(&header, 1)), bytes);
   };
   int why = write();
-  // The disk may be full below the bound. The longest unused parts go there, too: what is kept would never
-  // change otherwise.
+  // The disk may be full below the bound. Then, too, the part replaces those that were unused for longest:
+  // otherwise the same ones would be kept for ever.
   if ((why == ENOSPC || why == EDQUOT) && make_room(space, part.parent(), stats().bytes)) why = write();
   if (why != 0) {
     if (write_again_ == decltype(write_again_)())

@@ -14,7 +14,7 @@
 namespace {
 
 thread_local int allocations_left = 0;  // before one of this thread's fails; 0: none does
-thread_local bool goes_on = false;      // all behind it fail, too
+thread_local bool goes_on = false;      // all allocations after it fail, too
 std::atomic<int> any_left = 0;          // the same of all threads
 std::atomic<bool> any_goes_on = false;
 

@@ -221,7 +221,7 @@ std::vector<KvPlace> KvPages::adopt_stored(PageTable& table, std::span<const int
 }
 
 // Pages of the cache are held before others are taken, which may have to be evicted. Nothing may throw
-// between the table's getting these and their being held: a table gives back what it has.
+// between adding these to the table and holding them, as a table gives back all pages that it has.
 std::vector<KvPlace> KvPages::take_stored(PageTable& table, std::span<const int32_t> chain,
                                           std::span<const Hash128> names) {
   const auto blocks = static_cast<int>(names.size()), cached = static_cast<int>(chain.size());

@@ -71,7 +71,7 @@ size_t pages_bytes(const KvState& s, size_t tokens) {
   return count * s.backend->kv_page_bytes();
 }
 
-// Pages that are held as long as it lives.
+// Holds the pages of its table until it is destroyed.
 struct HeldPages {
   HeldPages(KvPages& of, const std::string& salt) : pages(of), table{.salt = salt} {}
   ~HeldPages() { pages.release(table); }

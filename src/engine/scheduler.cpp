@@ -460,7 +460,7 @@ void Scheduler::fail_all(const Status& status) {
     try {
       r->error = status;
     } catch (const std::bad_alloc&) {
-      r->error = {StatusCode::kOutOfMemory, "out of memory"};  // so short a text takes none
+      r->error = {StatusCode::kOutOfMemory, "out of memory"};  // so short a text needs no memory
     }
   };
   std::ranges::for_each(running_, fail);

@@ -1,4 +1,4 @@
-// Look-ahead inside a pattern: the rest of the text must also be, or not be, of another automaton.
+// Look-ahead inside a pattern: another automaton must also take the rest of the text, or must not.
 #pragma once
 
 #include <functional>
@@ -8,8 +8,8 @@
 
 namespace moesaic::grammar {
 
-// Adds states that take the texts which `from` takes, as far as `rest` takes them too (must), or does not
-// take them. Returns the first one. add: adds a state to the automaton and returns its number. stopped: there
+// Adds states for the texts that state `from` takes and `rest` takes as well (must), or does not take (else).
+// Returns the first one. add: adds a state to the automaton and returns its number. stopped: there
 // are too many states, or the work is spent.
 int looking_ahead(CharAutomaton& automaton, int from, const CharDfa& rest, bool must, Work& work,
                   const std::function<int(CharAutomaton::State)>& add, const std::function<bool()>& stopped);

@@ -30,7 +30,7 @@ uint32_t Machine::coarse_count(const Caller& caller, uint32_t reach) const {
 }
 
 // The stack with these callers, which are sorted. Those below it are known, and so are their coarse ones.
-// Where memory runs out there is no new stack, or one that counts as its own coarse one.
+// If memory runs out, either no stack is added, or one that counts as its own coarse one.
 Stack Machine::stack_of(std::span<const Caller> callers) {
   reserve_more(about_, 1);
   const auto [stack, fresh] = stacks_.add(callers);

@@ -161,7 +161,7 @@ std::string note_of(PreparedRequestOrError made) {
   return notes.empty() ? "" : notes[0];
 }
 
-// As by OpenAI, whose forced calls do not follow schemas of functions that are not strict.
+// OpenAI's forced calls do not follow schemas of functions that are not strict either.
 TEST(Requests, AForcedCallMayBeOfAFunctionWhoseSchemaIsNotSupported) {
   const auto tools = [](const char* strict, const char* choice) {
     const std::string g = R"("name": "g", "parameters": {"properties": {"a": {"pattern": "(a)\\1"}}})";

@@ -88,8 +88,8 @@ bool Connection::has_begun() {
 }
 
 // Between requests a connection may be idle for long; the first one, and a header from its first byte on,
-// have their own limit. An idle connection ends when the server begins to: a proxy that keeps it would send
-// requests here that another server can take.
+// have their own limit. An idle connection ends when the server begins to shut down: a proxy that keeps it
+// would send requests here that another server can take.
 asio::awaitable<bool> Connection::await_request() {
   if (buffer_.capacity() > 2 * kFirstRead) buffer_.shrink_to_fit();
   if (has_begun()) co_return true;
@@ -212,7 +212,7 @@ asio::awaitable<bool> Connection::receive_body() {
   while (!parser_->is_done()) {
     const size_t used = buffer_.size() > 0 ? parser_->take_body(received()) : 0;
     buffer_.consume(used);
-    if (request_.method != "POST") drop_body();  // nothing takes it, and it may come without a key
+    if (request_.method != "POST") drop_body();  // no handler reads it, and it may come without a key
     if (parser_->refusal()) {
       co_await refuse(parser_->refusal());
       co_return false;
@@ -240,7 +240,7 @@ asio::awaitable<bool> Connection::not_received() {
   co_return false;
 }
 
-// OPTIONS that no page sends are answered as well: HAProxy asks so whether a server is there.
+// HAProxy's checks send OPTIONS without an Origin, so it is no condition.
 bool Connection::is_preflight() const { return request_.method == "OPTIONS"; }
 
 HttpAnswer Connection::preflight() const {

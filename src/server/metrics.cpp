@@ -21,7 +21,7 @@ const std::vector<double> kRequestSeconds = {0.05, 0.1, 0.3, 0.5, 0.8, 1,  1.5, 
 const std::vector<double> kLengths = {1,   2,    5,    10,   20,    50,    100,   200,
                                       500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 
-// As a label's value. Prometheus takes nothing of a page with one that is not UTF-8.
+// Escapes a label's value. Prometheus rejects the whole page if one is not UTF-8.
 std::string escaped(const std::string& value) {
   std::string text;
   for (const char c : utf8_lossy(value)) {

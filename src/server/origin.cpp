@@ -52,9 +52,9 @@ bool is_local_name(std::string_view name) {
   return iequals(name, "localhost") || iequals(name, kSuffix);
 }
 
-// The names that mean this machine, the address that it listens on, and what --allowed-host adds. A server
-// that others reach may be called by any address, as Kubernetes' probes do: only a name can be made to
-// resolve to it.
+// The names that mean this machine, the address that it listens on, and what --allowed-host adds. Where
+// other machines reach the server, Host may be any IP address, as in Kubernetes' probes: DNS rebinding needs
+// a name.
 bool is_own_host(std::string_view text, const ServerOptions& options) {
   const HostPort given = split(text);
   const auto listed = [&](const std::string& entry) {

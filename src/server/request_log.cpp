@@ -46,7 +46,7 @@ std::string text_of(const openai::Json& json) {
   return json.dump(-1, ' ', true, openai::Json::error_handler_t::replace);
 }
 
-// On standard error, beside a log that is a file. A pipe with room takes so much at once.
+// Writes to standard error, for a log that is a file. A pipe with room takes PIPE_BUF bytes at once.
 void say(std::string_view text) {
   const std::string line = fmt::format("moesaic: {}\n", text.substr(0, PIPE_BUF / 2));
   if (!has_room(STDERR_FILENO)) return;

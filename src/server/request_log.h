@@ -24,8 +24,8 @@ class RequestLog {
   RequestLog& operator=(const RequestLog&) = delete;
 
   Status open(const std::string& path);  // appends
-  // Logs what notice() has to tell as an event, for as long as the log is there: nobody waits for its reader.
-  // Where the log is a file, standard error has it too.
+  // Lines of notice() become events of this log until it is destroyed, so that no thread waits for a reader.
+  // Where the log is a file, they are on standard error too.
   void take_notices();
   void request(const HttpRequest& request, const RequestRecord& record);
   void event(std::string_view event, std::string_view detail = {});

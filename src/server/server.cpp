@@ -323,7 +323,7 @@ Status Server::run(bool signals) {
     s.wait_for_signal();
     s.ends_process = true;
   }
-  std::vector<std::jthread> threads;  // an exception waits for those that there are
+  std::vector<std::jthread> threads;  // joined where an exception ends the function, too
   Status started;
   try {
     s.app.engine.start([&s] { s.engine_changed(); }, [&s](int percent) { s.loading(percent); });

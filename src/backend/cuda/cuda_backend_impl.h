@@ -244,8 +244,8 @@ class CudaBackend final : public Backend, public Profiler, public Tuner, public 
        .retire_graphs = [this] { return graphs_.retire("taps", stream_); }}};
 };
 
-// An exception is an error of the op's: one that left the step would leave it half launched, and its stream
-// capturing.
+// An exception becomes the op's error. If it left the step, the step would stay half launched, and its stream
+// would go on capturing.
 template <typename Body>
 void CudaBackend::timed(Op op, int layer, double bytes, double flops, Body&& body) {
   profile_[op].calls += 1, profile_[op].bytes += bytes, profile_[op].flops += flops;

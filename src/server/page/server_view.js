@@ -25,7 +25,7 @@ async function ask() {
 
 const modelIn = metrics => metrics.match(/\{model_name=("(?:[^"\\]|\\.)*")/)?.[1] ?? "";
 
-// Empty where a proxy keeps it from readers.
+// Gives an empty text where a proxy refuses the address.
 const textOf = address => getText(address).catch(error => {
   if (error.status >= 400 && error.status < 500) return "";
   throw error;

@@ -85,7 +85,7 @@ Status HotSlots::put(const HotExperts::Exchange& e, int expert, int slot) {
       "moe");
 }
 
-// After an error the place stays nobody's: it may have a part of the one that was to come.
+// After an error no expert has the place, as only a part of the one that was to come may be there.
 Status HotSlots::begin_exchange(const HotExperts::Exchange& e) {
   hot_->leave(e);
   RETURN_IF_ERROR(put(e, e.leaves, -1));

@@ -22,9 +22,8 @@ namespace moesaic::cuda {
 // and a hundred times a second from then on.
 class StepWait {
  public:
-  // limit_seconds: 0: none. progress: a number that changes as long as the step moves on, as one does whose
-  // experts the host computes, and 0 where it computes nothing: the limit counts from its last change. May be
-  // empty.
+  // limit_seconds: 0: none. progress: where the host computes experts, a number that changes while the step
+  // moves on, and 0 otherwise. The limit counts from its last change. May be empty.
   explicit StepWait(double limit_seconds, std::function<uint32_t()> progress = {})
       : limit_(limit_seconds), progress_(std::move(progress)) {}
 

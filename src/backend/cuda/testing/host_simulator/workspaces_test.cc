@@ -140,7 +140,7 @@ TEST_F(WorkspacesTest, NothingIsAllocatedForAWord) {
   EXPECT_FALSE(captures().of_graph.contains(first_));
 }
 
-// It would be taken for that of a later launch.
+// An error that stays would be taken for that of a later launch.
 TEST(Check, LeavesNoErrorBehind) {
   captures().allocations_left = 0;
   EXPECT_EQ(PinnedBuffer::allocate(1).status().code(), StatusCode::kOutOfMemory);
